@@ -272,7 +272,11 @@ class ScriptedDriver:
             return True
 
     def savepoint_and_pause(
-        self, request: CheckpointRequest, began: Callable[[CheckpointHandle], None], is_wanted: Callable[[], bool]
+        self,
+        request: CheckpointRequest,
+        began: Callable[[CheckpointHandle], None],
+        is_wanted: Callable[[], bool],
+        tell_draining: Callable[[str], None] | None = None,
     ) -> CompletedCheckpoint:
         handle = self.submit(request)
         began(handle)

@@ -87,12 +87,18 @@ class StopWithSavepointOperator(SavepointOperator):
     """Stops a job right after a savepoint; it stays stopped. The result is the metadata of the savepoint.
 
     Args:
+        drain: let every query read what its sources have now, before the savepoint.
         kwargs: those of :class:`SavepointOperator`.
     """
 
+    def __init__(self, *, drain: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.drain = drain
+
     def command(self) -> Command[Any]:
         """Return the request."""
-        return requested(StopWithSavepoint, target=self.target or None, label=self.savepoint_label or None)
+        target, label = self.target or None, self.savepoint_label or None
+        return requested(StopWithSavepoint, target=target, label=label, drain=self.drain)
 
     def metadata(self, client: ControlClient, result: StopResult) -> Metadata:
         """Return the metadata of the savepoint; empty if another command has ended the job before."""

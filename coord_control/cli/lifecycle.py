@@ -24,6 +24,12 @@ def stop(
             "--savepoint", envvar="COORD_SAVEPOINT", help="Take a savepoint first, and process nothing after it."
         ),
     ] = False,
+    drain: Annotated[
+        bool,
+        typer.Option(
+            "--drain", envvar="COORD_DRAIN", help="Before the savepoint, read everything that the sources have now."
+        ),
+    ] = False,
     target: Target = None,
     label: Label = None,
     grace: Annotated[
@@ -43,15 +49,16 @@ def stop(
 ) -> None:
     """Stop JOB after its running epochs. It is not restarted, and coordctl run exits with 0.
 
-    If the savepoint fails, the job keeps running.
+    If the savepoint fails, the job keeps running. With --drain it keeps running until it has read what its sources have
+    now; coordctl command cancel ends that. A source that never pauses and does not report its end is never drained.
     """
-    if not savepoint and (target is not None or label is not None):
-        raise typer.BadParameter("--target and --label belong to a savepoint: add --savepoint")
+    if not savepoint and (target is not None or label is not None or drain):
+        raise typer.BadParameter("--target, --label and --drain belong to a savepoint: add --savepoint")
     if savepoint and grace is not None:
         raise typer.BadParameter("--grace cannot be combined with --savepoint, which lets the running epochs end")
     with connected(control, as_json) as client:
         if savepoint:
-            command = client.stop_with_savepoint(job, target=target, label=label, key=key)
+            command = client.stop_with_savepoint(job, target=target, label=label, drain=drain, key=key)
         else:
             command = client.stop(job, grace_seconds=grace, key=key)
         finish(client, command, wait=wait, timeout=timeout, as_json=as_json)

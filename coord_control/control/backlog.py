@@ -21,6 +21,8 @@ __all__ = [
     "backlog_of_sources",
     "batch_parts_seconds",
     "input_rows_per_second",
+    "is_comparable",
+    "records_between",
 ]
 
 
@@ -49,6 +51,21 @@ def backlog_of_sources(progress: Mapping[str, Any]) -> dict[str, int]:
         source = name.partition("/")[0]
         found[source] = found.get(source, 0) + count
     return found
+
+
+def is_comparable(offset: Any) -> bool:
+    """Return whether an offset consists of counts alone, as Kafka's do: then it can be seen whether it is reached.
+
+    Those of Delta have a text and a flag, and a count that begins again with each version of the table.
+    """
+    return (
+        bool(offset) and all(map(is_comparable, offset.values())) if isinstance(offset, Mapping) else _is_count(offset)
+    )
+
+
+def records_between(end: Any, to: Any) -> int:
+    """Return how many records there are from an offset to a comparable one; 0 if that is reached in every partition."""
+    return sum(count for _, count in _behind((), 0 if end is None else end, to))
 
 
 def input_rows_per_second(progress: Mapping[str, Any]) -> float | None:

@@ -51,6 +51,11 @@ class Run:
         self._kafka.send(self.source, rows(self._sent // 8)[:count], partition=partition)
         self._sent += 8
 
+    @property
+    def sent(self) -> int:
+        """How many rows were sent."""
+        return self._sent
+
     def grow(self, partitions: int) -> None:
         self._kafka.grow(self.source, partitions)
 
@@ -237,3 +242,22 @@ def test_the_backlog_of_a_topic_is_known_by_partition(run: Run, make_job: MakeJo
     [source] = progress["sources"]
     assert int(source["metrics"]["maxOffsetsBehindLatest"]) == 12
     assert backlog({"sources": [{**source, "latestOffset": None}]}) == 18
+
+
+def test_a_job_reads_what_a_topic_has_and_stops_although_more_comes_with_every_batch(
+    run: Run, make_job: MakeJob, tmp_path: Path
+) -> None:
+    """It is never idle: what the topic had at the request is known by its offsets alone."""
+    for partition in (0, 2, 2):
+        run.send(partition=partition)
+    job, write = make_job(), table_into(tmp_path / "table")
+
+    def into(frame: DataFrame, epoch: int) -> None:
+        write(frame, epoch)
+        run.send()
+
+    job.start("plain", run.read(maxOffsetsPerTrigger="6").writeStream.foreachBatch(into))
+    eventually(lambda: query_status(job).committed >= 0)
+    job.stop_with_savepoint(drain=True, timeout_seconds=SECONDS)
+    assert set(range(24)) <= set(run.table())
+    assert len(run.table()) < run.sent

@@ -160,8 +160,10 @@ def test_a_job_is_stopped_with_a_savepoint(plane: Plane, actions: Actions, tmp_p
     driver = plane.driver()
     target = str(tmp_path / "last")
 
-    ended = actions.run("stop_streaming_job", savepoint=True, label="last", target=target)
+    ended = actions.run("stop_streaming_job", savepoint=True, label="last", target=target, drain=True)
 
+    (command,) = plane.client().commands("flights")
+    assert command.payload["drain"] is True
     assert driver.ended.is_set()
     assert (ended.metadata["checkpoint_id"], ended.metadata["path"], ended.metadata["label"]) == ("1", target, "last")
     assert ended.has_said(f"job flights has stopped after savepoint 1: {target}")
@@ -171,8 +173,9 @@ def test_a_job_is_stopped_with_a_savepoint(plane: Plane, actions: Actions, tmp_p
     ("config", "problem"),
     [
         ({"savepoint": True, "grace_seconds": 1.0}, "grace_seconds cannot be combined with savepoint"),
-        ({"label": "x"}, "label and target apply to the savepoint"),
-        ({"target": "/x"}, "label and target apply to the savepoint"),
+        ({"label": "x"}, "label, target and drain apply to the savepoint"),
+        ({"target": "/x"}, "label, target and drain apply to the savepoint"),
+        ({"drain": True}, "label, target and drain apply to the savepoint"),
     ],
 )
 def test_a_stop_that_contradicts_itself_is_not_asked_for(

@@ -11,15 +11,20 @@ from coord_control import signal_wakeup
 from coord_control.durable.restore import reached
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle
 from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
-from coord_control.spark.job.job import Job
+from coord_control.spark.job import job_end
+from coord_control.spark.job.job_end import JobEnd
 from coord_control.spark.job.job_life import JobLife
 from coord_control.spark.process.shutdown import StopRegistry
+from coord_control.spark.queries.drain import QueryDrain
+from coord_control.spark.queries.idle_watch import IdleWatch
 from coord_control.storage import job_rows, jobs
 from tests.mutations.mutation import Mutation
 
 __all__ = ["ENDING_MUTATIONS"]
 
 _AGENT: Final = "tests/unit/control/test_agent.py"
+_JOB_END: Final = "tests/unit/spark/test_job_end.py"
+_DRAIN: Final = "tests/unit/spark/test_drain.py"
 _SERVICE: Final = "tests/unit/spark/test_checkpoint_service.py"
 _SHUTDOWN: Final = "tests/unit/spark/test_shutdown.py"
 _DRIVER_END: Final = "tests/spark/test_driver_end.py"
@@ -39,11 +44,83 @@ ENDING_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     (
         Mutation(
             "let a signal cut off the last moments of a job",
-            Job._stop,
+            JobEnd._stop,
             "self._driver.close()",
-            "shutdown.unregister(self.stop); self._driver.close()",
+            "shutdown.unregister(self._requested); self._driver.close()",
         ),
         f"{_DRIVER_END}::test_a_job_is_registered_for_signals_until_its_end_is_written",
+    ),
+    (
+        Mutation(
+            "spend all of the grace period on the savepoint",
+            job_end.savepoint_seconds,
+            "grace_seconds - min(grace_seconds * _RESERVED_SHARE, _RESERVED_SECONDS)",
+            "grace_seconds",
+        ),
+        _JOB_END,
+    ),
+    (
+        Mutation(
+            "leave a job running that has no savepoint in time",
+            JobEnd._requested,
+            "except Exception as error:",
+            "except CheckpointNotCompleted as error:",
+        ),
+        _JOB_END,
+    ),
+    (
+        Mutation(
+            "take a savepoint although a command ends the job",
+            JobEnd._ends_otherwise,
+            "self._life.is_ended_by_command or",
+            "",
+        ),
+        _JOB_END,
+    ),
+    (
+        Mutation(
+            "end a job under its last savepoint because its program has ended",
+            JobEnd.leave,
+            "if error is None:",
+            "if False:",
+        ),
+        _JOB_END,
+    ),
+    (
+        Mutation(
+            "drain up to what a batch reports that was planned before the request",
+            QueryDrain.__init__,
+            "committed + 2",
+            "committed + 1",
+        ),
+        _DRAIN,
+    ),
+    (
+        Mutation(
+            "take an epoch that is not committed for read",
+            QueryDrain.heard,
+            "self._targets and epoch <= committed",
+            "self._targets",
+        ),
+        _DRAIN,
+    ),
+    (
+        Mutation(
+            "drain up to the newest offsets again and again",
+            QueryDrain.heard,
+            "not self._targets and epoch",
+            "epoch",
+        ),
+        _DRAIN,
+    ),
+    (
+        Mutation(
+            "take the end of a run for silence",
+            IdleWatch._wait,
+            "self.run.isActive",
+            "True",
+        ),
+        "tests/unit/spark/test_drain_first.py",
     ),
     (
         Mutation(
@@ -75,7 +152,7 @@ ENDING_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     (
         Mutation(
             "let a job fail whose program met the end that was requested",
-            Job.__exit__,
+            JobEnd.leave,
             " and not isinstance(error, SystemExit)",
             "",
         ),

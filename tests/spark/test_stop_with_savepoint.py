@@ -121,6 +121,34 @@ def test_a_savepoint_that_fails_lets_the_same_operators_go_on(
     coordinator.check(range(32))
 
 
+def test_a_savepoint_that_fails_on_a_request_to_stop_ends_the_job_and_nothing_resumes(
+    make_job: MakeJob,
+    source: FileStream,
+    copying: Copying,
+    aside: ThreadPoolExecutor,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job, coordinator = make_job(on_stop="savepoint"), Dialogue()
+    start_both(job, source, coordinator)
+    job.await_termination(0.0)
+    asked = aside.submit(job._end._requested, 3 * SECONDS)
+    assert copying.has_begun.wait(SECONDS)
+    source.add(rows(3))
+    assert states(job) == {"paused"}
+    copying.fails = True
+    copying.may_end.set()
+    asked.result(SECONDS)
+    assert job.await_termination(SECONDS)
+    assert {query.last_committed for query in job._driver.queries.all()} == {2}
+    assert [text for text in caplog.messages if "stops without a savepoint" in text and "the other disk" in text]
+    assert job._driver.claim.is_released(job.generation)
+    again, revived = make_job(), Dialogue()
+    again.start("q", write(apply(talk(again, revived), source.read())))
+    eventually(lambda: committed(again) == 3)
+    again.stop()
+    revived.check(range(32))
+
+
 def test_a_job_that_is_stopped_during_the_pause_stays_stopped(
     spark: SparkSession, make_job: MakeJob, source: FileStream, copying: Copying, aside: ThreadPoolExecutor
 ) -> None:

@@ -24,7 +24,7 @@ EXPECTED: Final = [
     *(f"S{number}" for number in range(1, 7)),
     *(f"L{number}" for number in range(1, 10)),
     *(f"W{number}" for number in range(1, 8)),
-    *(f"R{number}" for number in range(1, 6)),
+    *(f"R{number}" for number in range(1, 8)),
     *(f"F{number}" for number in range(1, 18)),
     *map(str, range(1, 82)),
 ]

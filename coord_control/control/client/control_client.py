@@ -145,11 +145,16 @@ class ControlClient(ControlReader):
         *,
         target: str | None = None,
         label: str | None = None,
+        drain: bool = False,
         key: str | None = None,
         expires_seconds: float | None = None,
     ) -> CommandRecord:
-        """Stop the job right after a savepoint. Result: ``StopResult``."""
-        command = requested(commands.StopWithSavepoint, target=target, label=label)
+        """Stop the job right after a savepoint. Result: ``StopResult``.
+
+        Args:
+            drain: let every query read what its sources have now, before the savepoint.
+        """
+        command = requested(commands.StopWithSavepoint, target=target, label=label, drain=drain)
         return self.submit(job, command, key=key, expires_seconds=expires_seconds)
 
     def restart(self, job: str, *, key: str | None = None, expires_seconds: float | None = None) -> CommandRecord:

@@ -1,6 +1,7 @@
 """``stop_with_savepoint``: takes a savepoint, after which nothing is processed, and then ends the job.
 
-The command is completed when both are done. If an earlier driver took a savepoint for the same command, and epochs have
+With ``drain`` every query first reads what its sources have when the command is carried out. The command is completed
+when all is done. If an earlier driver took a savepoint for the same command, and epochs have
 been processed since, that savepoint is removed and another one is taken.
 
 Taken over:
@@ -12,7 +13,7 @@ Taken over:
 | no epoch has run since                                 | this job ends as well                                   |
 | an epoch has run since, or may have                    | again: queries beyond the savepoint get a new one       |
 | none, and the job has ended since                      | refused: the job ended otherwise                        |
-| none, and the driver died                              | again                                                   |
+| none, and the driver died, perhaps while it drained    | again; ``drain``: what the sources have then            |
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _CANCELLED: Final = "it was aborted on request; the job keeps running"
 
 
 class StopWithSavepoint(Command[StopResult]):
-    """Take a savepoint, plan no epoch after it, and end the driver with exit code 0."""
+    """Take a savepoint, plan no epoch after it, and end the driver with exit code 0; on request after draining."""
 
     kind: ClassVar = CommandKind.STOP_WITH_SAVEPOINT
     result: ClassVar = StopResult
@@ -59,6 +60,7 @@ class StopWithSavepoint(Command[StopResult]):
 
     target: Path | None = None
     label: Label | None = None
+    drain: bool = False  #: read everything that the sources have now, before the savepoint
 
     @property
     def ends_job(self) -> bool:
@@ -115,9 +117,12 @@ class StopWithSavepointExecution(ThreadedExecution):
 
     def _take(self, request: CheckpointRequest) -> Completed:
         port = self._place.port
+        tell_draining = self.say if self._payload.drain else None
         while True:
             try:
-                return port.savepoint_and_pause(request, self._began, lambda: not self._is_cancelled)
+                return port.savepoint_and_pause(
+                    request, self._began, lambda: not self._is_cancelled, tell_draining=tell_draining
+                )
             except CheckpointNotCompleted as error:
                 # The key belongs to this command: an earlier driver took the savepoint, and died before the job ended.
                 outdated = self.checkpoint

@@ -137,13 +137,19 @@ class DriverPort(Protocol):
         """Abort a checkpoint; return False if no checkpoint with this id is in progress."""
 
     def savepoint_and_pause(
-        self, request: CheckpointRequest, began: Callable[[Handle], None], is_wanted: Callable[[], bool]
+        self,
+        request: CheckpointRequest,
+        began: Callable[[Handle], None],
+        is_wanted: Callable[[], bool],
+        tell_draining: Callable[[str], None] | None = None,
     ) -> Completed:
         """Take a savepoint, process nothing after it, and wait for it; the caller then stops the job.
 
         Args:
             began: called with the handle as soon as there is one.
             is_wanted: returns whether the savepoint is still wanted; called until there is a handle.
+            tell_draining: let every query read what its sources have now, before it pauses; called with what is waited
+                for. None for a savepoint without that.
 
         Raises:
             CheckpointNotCompleted: there is no savepoint; the job keeps running.

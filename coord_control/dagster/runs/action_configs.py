@@ -85,6 +85,9 @@ class StopConfig(ActionConfig):
         description="The folder to create for the savepoint, as a path on the driver's machine. Defaults to one in the "
         "job's folder.",
     )
+    drain: bool = Field(
+        default=False, description="Read everything that the sources have now, before the savepoint is taken."
+    )
     grace_seconds: float | None = Field(
         default=None,
         ge=0,

@@ -107,11 +107,12 @@ def stop(asking: Asking, config: StopConfig) -> Metadata:
     """``stop_streaming_job``."""
     if config.savepoint and config.grace_seconds is not None:
         raise nothing_done("grace_seconds cannot be combined with savepoint, which waits for the epochs: leave it out")
-    if not config.savepoint and (config.label is not None or config.target is not None):
-        raise nothing_done("label and target apply to the savepoint: set savepoint: true too, or leave them out")
+    if not config.savepoint and (config.label is not None or config.target is not None or config.drain):
+        raise nothing_done("label, target and drain apply to the savepoint: set savepoint: true too, or leave them out")
 
     if config.savepoint:
-        result = asking.submit(config, requested(StopWithSavepoint, target=config.target, label=config.label))
+        command = requested(StopWithSavepoint, target=config.target, label=config.label, drain=config.drain)
+        result = asking.submit(config, command)
     else:
         result = asking.submit(config, requested(Stop, grace_seconds=config.grace_seconds))
     made = result.savepoint

@@ -23,7 +23,7 @@ from coord_control.protocol.scheduler.tickets import CheckpointOutcome
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.spark.queries.query import ManagedQuery
 
-__all__ = ["CLOSE_SECONDS", "STOP_SECONDS", "savepoint_and_pause", "stop_queries"]
+__all__ = ["CLOSE_SECONDS", "STOP_SECONDS", "savepoint_and_pause", "savepoint_at_end", "stop_queries"]
 
 #: How long a job may take to end by default.
 STOP_SECONDS: Final = 30.0
@@ -71,10 +71,26 @@ def savepoint_and_pause(
         if not handle.was_started and (moved := moved_since(completed)) is not None:
             raise _key_reused(completed, moved)
         return completed
-    except BaseException:
+    except BaseException as error:
         for query in queries:
             query.resume()
+        if isinstance(error, TimeoutError):
+            raise TimeoutError(f"{error}; the job keeps running. Try again with a longer timeout") from error
         raise
+
+
+def savepoint_at_end(
+    queries: Sequence[ManagedQuery], submit: Callable[[], CheckpointHandle], timeout_seconds: float
+) -> CompletedCheckpoint:
+    """Pause all queries and take a savepoint of a job that ends in any case: they do not resume.
+
+    Raises:
+        CheckpointNotCompleted: the savepoint failed.
+        TimeoutError: an epoch did not end, or the savepoint did not complete, in time.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    _pause(queries, deadline, lambda: True, timeout_seconds)
+    return _wait(submit(), queries, deadline, timeout_seconds)
 
 
 def _pause(
@@ -89,8 +105,7 @@ def _pause(
         raise CheckpointNotCompleted("savepoint", FailureReason.ABORTED.code, unwanted.message)
     if late := [query.name for query, is_paused in zip(queries, paused, strict=True) if not is_paused]:
         raise TimeoutError(
-            f"query {late[0]!r} did not end its epoch within {timeout_seconds:g} s, so there is no savepoint; the job "
-            "keeps running. Try again with a longer timeout"
+            f"query {late[0]!r} did not end its epoch within {timeout_seconds:g} s: there is no savepoint"
         )
 
 
@@ -102,10 +117,7 @@ def _wait(
             return handle.wait(max(0.0, min(_LOOK_SECONDS, deadline - time.monotonic())))
         except TimeoutError:
             if time.monotonic() >= deadline:
-                late = TimeoutError(
-                    f"the savepoint did not complete within {timeout_seconds:g} s and was aborted; the job keeps "
-                    "running. Try again with a longer timeout"
-                )
+                late = TimeoutError(f"the savepoint did not complete within {timeout_seconds:g} s and was aborted")
                 return _ended(handle, late)
         # The query restarts only after the pause, and a savepoint that has not started yet waits for the query.
         if failed := [query.name for query in queries if query.state is QueryState.RESTARTING]:

@@ -34,9 +34,10 @@ from coord_control.durable.checkpoints.removal import dispose_without_owner
 from coord_control.durable.files.filesystem import Files
 from coord_control.durable.job_folder.generations import Claim
 from coord_control.durable.restore.reached import stands_at
-from coord_control.errors import Fenced, NoSuchSubtask, NotAnswered, OperatorNotFound
+from coord_control.errors import CheckpointNotCompleted, Fenced, NoSuchSubtask, NotAnswered, OperatorNotFound
 from coord_control.ids import CheckpointId, Generation, OperatorUid, QueryName, SubtaskIndex
 from coord_control.protocol import operator as operators
+from coord_control.protocol.failures import FailureReason
 from coord_control.protocol.job_facts import (
     ControlEvent,
     EventSchema,
@@ -48,11 +49,12 @@ from coord_control.protocol.job_facts import (
     QueryFacts,
 )
 from coord_control.protocol.records import LiveChanged
-from coord_control.protocol.scheduler.tickets import CheckpointRequest
+from coord_control.protocol.scheduler.tickets import CheckpointOutcome, CheckpointRequest
 from coord_control.protocol.status import JobStatus
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
 from coord_control.spark.checkpoints.checkpoint_service import CheckpointService
-from coord_control.spark.checkpoints.stop_first import STOP_SECONDS, savepoint_and_pause
+from coord_control.spark.checkpoints.drain_first import drain
+from coord_control.spark.checkpoints.stop_first import STOP_SECONDS, savepoint_and_pause, savepoint_at_end
 from coord_control.spark.job.declarations import Declarations
 from coord_control.spark.job.job_life import JobLife
 from coord_control.spark.job.job_place import JobPlace
@@ -227,6 +229,7 @@ class AgentPort:
         request: CheckpointRequest,
         began: Callable[[CheckpointHandle], None] = lambda handle: None,
         is_wanted: Callable[[], bool] = lambda: True,
+        tell_draining: Callable[[str], None] | None = None,
         timeout_seconds: float = _SAVEPOINT_SECONDS,
     ) -> CompletedCheckpoint:
         """Take a savepoint after which nothing is processed, and wait for it; the caller stops the job then.
@@ -234,8 +237,10 @@ class AgentPort:
         Args:
             began: called with the handle as soon as there is one.
             is_wanted: whether it still is; asked until then.
-            timeout_seconds: limit for the running epochs and the savepoint together; that of the job's options does not
-                count.
+            tell_draining: let every query read what its sources have now, before it pauses; called with what is waited
+                for. None for a savepoint without that.
+            timeout_seconds: limit for draining, the running epochs and the savepoint together; that of the job's
+                options does not count.
 
         Raises:
             CheckpointNotCompleted: there is none; the job keeps running.
@@ -247,12 +252,26 @@ class AgentPort:
             began(handle)
             return handle
 
+        if tell_draining is not None:
+            timeout_seconds = self._drain(tell_draining, is_wanted, timeout_seconds)
         self._life.begin_pause()
         try:
             return savepoint_and_pause(self._queries.all(), submit, is_wanted, self._moved_since, timeout_seconds)
         except BaseException:
             self._life.end_pause()
             raise
+
+    def savepoint_at_end(self, request: CheckpointRequest, timeout_seconds: float) -> CompletedCheckpoint:
+        """As :meth:`savepoint_and_pause`, of a job that the caller ends in any case: without a savepoint it stays
+        paused.
+
+        Raises:
+            CheckpointNotCompleted, TimeoutError: there is none.
+            JobClosed: the job has ended.
+        """
+        self._life.begin_pause()
+        request = replace(request, timeout_seconds=timeout_seconds)
+        return savepoint_at_end(self._queries.all(), lambda: self.submit(request), timeout_seconds)
 
     def stop(self, grace_seconds: float | None = None, *, restart: bool = False) -> None:
         """End the job on a command and wait for it.
@@ -418,6 +437,23 @@ class AgentPort:
 
     # Parts.
 
+    def _drain(self, tell: Callable[[str], None], is_wanted: Callable[[], bool], timeout_seconds: float) -> float:
+        """Drain all queries, and return how many seconds are left."""
+        deadline = time.monotonic() + timeout_seconds
+
+        def check() -> None:
+            if not is_wanted():
+                raise _not_completed(FailureReason.ABORTED)
+            if self._life.is_closed or self._life.error is not None:
+                raise _not_completed(FailureReason.JOB_ENDING)
+
+        try:
+            drain(self._queries.all(), tell, check, timeout_seconds)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; the job keeps running. Try again with a longer timeout") from error
+        tell("all queries are drained, and pause for the savepoint")
+        return round(max(0.0, deadline - time.monotonic()), 3)
+
     def _moved_since(self, completed: CompletedCheckpoint) -> QueryName | None:
         catalog = self._catalog()
         then = catalog.read(catalog.resolve(completed.path)).queries
@@ -449,3 +485,7 @@ class AgentPort:
             up=record.up,
             requests=bound.requests.schemas(),
         )
+
+
+def _not_completed(reason: FailureReason) -> CheckpointNotCompleted:
+    return CheckpointNotCompleted("savepoint", reason.code, CheckpointOutcome(reason).message)

@@ -9,9 +9,6 @@ threads of a running job belong to :mod:`coord_control.spark.job.job_driver`.
 
 from __future__ import annotations
 
-import logging
-import threading
-import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -38,26 +35,24 @@ from coord_control.protocol.scheduler.statistics_history import Overview
 from coord_control.protocol.scheduler.tickets import CheckpointRequest
 from coord_control.protocol.status import JobStatus
 from coord_control.spark.checkpoints.checkpoint_handle import CheckpointHandle, CompletedCheckpoint
-from coord_control.spark.checkpoints.stop_first import CLOSE_SECONDS, STOP_SECONDS, stop_queries
+from coord_control.spark.checkpoints.stop_first import STOP_SECONDS
 from coord_control.spark.hadoop_files import absolute
 from coord_control.spark.job.agent_port import AgentPort, PortParts
 from coord_control.spark.job.control_plane_choice import control_plane
 from coord_control.spark.job.job_driver import DriverSettings, JobDriver
-from coord_control.spark.job.job_metrics import JobMetrics, MeasuredParts
+from coord_control.spark.job.job_end import JobEnd, OnStop, check_on_stop
+from coord_control.spark.job.job_metrics import JobMetrics
+from coord_control.spark.job.job_outside import JobOutside
 from coord_control.spark.job.job_restore import JobRestore, requested_restore
 from coord_control.spark.job.operator_handle import Operator
 from coord_control.spark.job.program_check import root_of
 from coord_control.spark.job.query_starts import QueryStart
 from coord_control.spark.job.rescale import RescaleFunction
 from coord_control.spark.live.live_handle import Live, Model
-from coord_control.spark.process import shutdown, start_notice
-from coord_control.spark.process.interrupts import InterruptsWait
 from coord_control.spark.queries.restart_policy import RestartPolicy
 from coord_control.spark.session import require_classic, require_operators, use_this_interpreter
 
 __all__ = ["Job"]
-
-_log = logging.getLogger("coord_control.job")
 
 
 class Job:
@@ -106,6 +101,10 @@ class Job:
             unreachable.
         metrics: where to serve metrics for Prometheus (docs/metrics.md): ``HOST:PORT``, or ``none``. Default:
             ``COORD_METRICS``, otherwise port 9404 of the loopback interface, or a free port if that is in use.
+        on_stop: with ``savepoint``, a SIGTERM, or the end of the supervisor, takes a savepoint (label
+            ``stop-GENERATION``) before the job ends, and nothing is processed after it. If it is not complete within
+            the grace period, the job ends without it, with a warning. A command, an error, and the end of the program
+            take none.
 
     Raises:
         CheckpointNotFound: ``restore_from`` matches no checkpoint, or several.
@@ -142,11 +141,13 @@ class Job:
         accept_skipped_epochs: bool = False,
         control: str | None = None,
         metrics: str | None = None,
+        on_stop: OnStop = "stop",
     ) -> None:
         if not is_valid_name(name):
             raise InvalidName("job", name)
+        check_on_stop(on_stop)
         self.name = name
-        self._plane = control_plane(control)
+        plane = control_plane(control)
         self._metrics = JobMetrics.of(metrics)
         require_classic(spark)
         use_this_interpreter(spark)
@@ -194,8 +195,15 @@ class Job:
                 live=driver.live,
             ),
         )
-        shutdown.register(self.stop)
-        self._begin()
+        outside = JobOutside(driver, self._port, plane=plane, metrics=self._metrics)
+        self._end = JobEnd(driver, self._port, outside, on_stop)
+        self._end.listen()
+        try:
+            outside.open()
+        except (JobRootMismatch, JobStopRequested) as error:
+            self._life.is_ended_by_command = isinstance(error, JobStopRequested)
+            self.stop()
+            raise
 
     def operator(
         self,
@@ -339,6 +347,7 @@ class Job:
         target: str | None = None,
         key: str | None = None,
         label: str | None = None,
+        drain: bool = False,
         timeout_seconds: float = 600.0,
     ) -> CompletedCheckpoint:
         """Take a savepoint after which nothing more is processed, and end the job.
@@ -348,8 +357,9 @@ class Job:
         Args:
             target, key, label: as in :meth:`trigger_savepoint`. The key of an earlier savepoint is refused if anything
                 was processed or restored since.
-            timeout_seconds: limit for the running epochs and the savepoint together, instead of that of the job's
-                checkpoint options. Nothing is processed meanwhile.
+            drain: let every query read what its sources have now, before it pauses (docs/operations.md).
+            timeout_seconds: limit for draining, the running epochs and the savepoint together, instead of that of the
+                job's checkpoint options. Nothing is processed while the savepoint is taken.
 
         Raises:
             CheckpointNotCompleted: the savepoint failed; the job keeps running.
@@ -362,7 +372,8 @@ class Job:
         self._life.check_open()
         self._all_declared()
         try:
-            completed = self._port.savepoint_and_pause(request, timeout_seconds=timeout_seconds)
+            tell = self._driver.tell if drain else None
+            completed = self._port.savepoint_and_pause(request, tell_draining=tell, timeout_seconds=timeout_seconds)
         except CheckpointNotCompleted as failed:
             if failed.reason == FailureReason.JOB_ENDING.code and (error := self._life.end_error()) is not None:
                 raise error from failed
@@ -394,11 +405,7 @@ class Job:
             KeyboardInterrupt: the program was interrupted meanwhile; the job has ended. A second interrupt is raised at
                 once.
         """
-        if self._driver.thread.is_current():
-            threading.Thread(target=self.stop, args=(grace_seconds,), name="coord-stop", daemon=True).start()
-            return
-        with InterruptsWait():
-            self._stop(grace_seconds)
+        self._end.stop(grace_seconds)
 
     def status(self) -> JobStatus:
         """Return the current state of the job.
@@ -419,61 +426,7 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # An exit or an interrupt is a request to stop.
-        if isinstance(error, Exception) and not isinstance(error, SystemExit):
-            self._life.program_error = error
-        if isinstance(error, KeyboardInterrupt):
-            self._stop(STOP_SECONDS)  # another interrupt does not wait
-        else:
-            self.stop()
-
-    def _begin(self) -> None:
-        """Let the job be seen and asked from outside, unless a newer driver has ended it meanwhile."""
-        driver = self._driver
-        if self._metrics is not None:
-            parts = MeasuredParts(
-                job=driver,
-                declared=driver.declared,
-                runtime=driver.runtime,
-                thread=driver.thread,
-                recoveries=driver.recoveries,
-            )
-            self._metrics.start(parts, driver.news, self._port, self._plane)
-        if self._plane is not None:
-            driver.registered()
-            try:
-                self._plane.start(self._port)
-            except (JobRootMismatch, JobStopRequested) as error:
-                self._life.is_ended_by_command = isinstance(error, JobStopRequested)
-                self.stop()
-                raise
-        if self._life.is_closed:  # what was begun here has begun too late for the end
-            self._close_outside()
-        else:
-            start_notice.announce(self.name, self.generation, is_visible=self._plane is not None)
-
-    def _close_outside(self) -> None:
-        if self._plane is not None:
-            error = self._driver.first_error() or self._life.program_error
-            self._plane.close(self._driver.claim, error, self._life.lost_supervisor)
-        if self._metrics is not None:
-            self._metrics.close()
-
-    def _stop(self, grace_seconds: float) -> None:
-        deadline = time.monotonic() + grace_seconds
-        with self._life.turns:  # a query that is just being started is stopped as well
-            if self._life.is_closed:
-                return
-            self._life.lost_supervisor = shutdown.lost_supervisor()
-            self._checkpoints.close(CLOSE_SECONDS)
-            stop_queries(self._driver.queries.all(), deadline)
-            try:
-                self._driver.close()
-                self._close_outside()
-            finally:
-                # Last: a SIGTERM would end the process at once, without the last records and the command's outcome.
-                shutdown.unregister(self.stop, on_command=self._life.is_ended_by_command)
-        self._life.changed()
+        self._end.leave(error)
 
     def _all_declared(self) -> None:
         with self._life.turns:

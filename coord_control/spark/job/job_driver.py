@@ -212,6 +212,10 @@ class JobDriver:
             shutdown.request_restart()
         self._stop(grace_seconds)
 
+    def tell(self, text: str) -> None:
+        """Log what the job does for its program."""
+        _log.info("= job %s: %s", self._name, text)
+
     def status(self) -> JobStatus:
         """Return what the job does now: nothing that is not durable.
 

@@ -19,10 +19,17 @@ def test_a_stop_with_a_savepoint_says_where_it_is(tmp_path: Path, store: Control
     with kit.driver(tmp_path) as taken:
         shown = run(tmp_path, "stop", "flights", "--savepoint", "--target", "/s", "--label", "end")
     assert "has stopped after savepoint 7: /jobs/flights/savepoints/7" in shown
-    assert _asked(taken) == [("stop_with_savepoint", {"target": "/s", "label": "end"})]
+    assert _asked(taken) == [("stop_with_savepoint", {"target": "/s", "label": "end", "drain": False})]
+
+
+def test_a_stop_drains_on_request(tmp_path: Path, store: ControlStore) -> None:
+    with kit.driver(tmp_path) as taken:
+        run(tmp_path, "stop", "flights", "--savepoint", "--drain")
+    assert _asked(taken) == [("stop_with_savepoint", {"target": None, "label": None, "drain": True})]
 
 
 def test_options_of_a_savepoint_need_one(tmp_path: Path, store: ControlStore) -> None:
+    assert "add --savepoint" in run(tmp_path, "stop", "flights", "--drain", code=2)
     assert "add --savepoint" in run(tmp_path, "stop", "flights", "--label", "x", code=2)
     assert "cannot be combined with" in run(tmp_path, "stop", "flights", "--savepoint", "--grace", "1s", code=2)
     assert store.commands.list("flights") == ()

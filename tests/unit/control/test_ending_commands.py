@@ -37,7 +37,7 @@ def test_a_savepoint_whose_statistics_are_not_known_does_not_leave_the_job_pause
     """Bug: nobody ended the pause when the storage could not be read just after the savepoint."""
     stopped: list[bool] = []
     done = CompletedCheckpoint(CheckpointId(7), "/there")
-    port = SimpleNamespace(savepoint_and_pause=lambda *_: done, stop=lambda: stopped.append(True))
+    port = SimpleNamespace(savepoint_and_pause=lambda *_, **__: done, stop=lambda: stopped.append(True))
     place: Any = SimpleNamespace(port=port, ending=Ending(lambda: True), wake=lambda: None)
     command: Any = SimpleNamespace(id="1", kind=CommandKind.STOP_WITH_SAVEPOINT, requested_by="ada")
     execution = StopWithSavepointExecution(command, StopWithSavepoint(), place)
@@ -54,7 +54,7 @@ def test_a_savepoint_of_an_earlier_driver_that_was_not_the_jobs_end_is_replaced(
     """Bug: the request was refused, because its key had a savepoint that was not the last, and the job ran on."""
     done: list[str] = []
 
-    def savepoint_and_pause(request: Any, began: Any, is_wanted: Any) -> CompletedCheckpoint:
+    def savepoint_and_pause(request: Any, began: Any, is_wanted: Any, **_: Any) -> CompletedCheckpoint:
         number = CheckpointId(4 if done else 3)
         began(SimpleNamespace(id=number))
         if number == 3:
@@ -74,6 +74,61 @@ def test_a_savepoint_of_an_earlier_driver_that_was_not_the_jobs_end_is_replaced(
     outcome = execution.job_ended()
     assert outcome is not None
     assert (outcome.state, outcome.checkpoint) == (CommandState.COMPLETED, 4)
+
+
+class Draining:
+    """A driver that drains until it is cancelled, or its time ends."""
+
+    def __init__(self, *, is_late: bool = False) -> None:
+        self.is_late = is_late
+        self.stopped = False
+        self.tells: list[Any] = []
+
+    def savepoint_and_pause(self, request: Any, began: Any, is_wanted: Any, tell_draining: Any) -> CompletedCheckpoint:
+        self.tells.append(tell_draining)
+        if tell_draining is None:
+            return CompletedCheckpoint(CheckpointId(1), "/there")
+        tell_draining("draining: query 'q' has 12 records left")
+        if self.is_late:
+            raise TimeoutError("after 5 s of draining, query 'q' has 12 records left: there is no savepoint")
+        eventually(lambda: not is_wanted())
+        raise CheckpointNotCompleted("savepoint", FailureReason.ABORTED.code, "on request")
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def draining_execution(port: Draining, *, drain: bool = True) -> StopWithSavepointExecution:
+    place: Any = SimpleNamespace(port=port, ending=Ending(lambda: True), wake=lambda: None)
+    command: Any = SimpleNamespace(id="1", kind=CommandKind.STOP_WITH_SAVEPOINT, requested_by="ada")
+    return StopWithSavepointExecution(command, StopWithSavepoint(drain=drain), place)
+
+
+def test_a_stop_that_is_cancelled_while_it_drains_leaves_the_job_running() -> None:
+    port = Draining()
+    execution = draining_execution(port)
+    execution.begin()
+    eventually(lambda: execution.progress() == {"message": "draining: query 'q' has 12 records left"})
+    assert execution.cancel()
+    eventually(lambda: execution.poll() is not None)
+    assert execution.poll() == cancelled("it was aborted on request; the job keeps running")
+    assert not port.stopped
+
+
+def test_a_stop_that_does_not_drain_in_time_has_failed_and_says_what_is_left() -> None:
+    port = Draining(is_late=True)
+    outcome = draining_execution(port).work()
+    assert outcome is not None
+    assert outcome.error is not None
+    assert (outcome.state, outcome.error.code, outcome.error.retry) == (CommandState.FAILED, "EXPIRED", True)
+    assert "query 'q' has 12 records left" in outcome.error.message
+    assert not port.stopped
+
+
+def test_a_stop_drains_only_on_request() -> None:
+    port = Draining()
+    assert draining_execution(port, drain=False).work() is None
+    assert (port.tells, port.stopped) == ([None], True)
 
 
 @pytest.mark.parametrize("is_followed", [False, True])

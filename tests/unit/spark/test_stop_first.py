@@ -56,7 +56,14 @@ class Query(ManagedQuery):
         self.events.append("recovers")
 
 
-def save(queries: list[Query], seconds: float = SOON, *, is_wanted: bool = True, is_complete: bool = True) -> int:
+def save(
+    queries: list[Query],
+    seconds: float = SOON,
+    *,
+    is_wanted: bool = True,
+    is_complete: bool = True,
+    is_end: bool = False,
+) -> int:
     """Take a savepoint behind which nothing is processed."""
 
     def submit() -> CheckpointHandle:
@@ -69,6 +76,8 @@ def save(queries: list[Query], seconds: float = SOON, *, is_wanted: bool = True,
             handle.finish(CheckpointOutcome(reason=FailureReason.DISK_FULL))
         return handle
 
+    if is_end:
+        return stop_first.savepoint_at_end(queries, submit, seconds).id
     return stop_first.savepoint_and_pause(queries, submit, lambda: is_wanted, lambda _: None, seconds).id
 
 
@@ -95,6 +104,17 @@ def a_savepoint_that_fails_ends_the_pause() -> None:
 def what_is_not_wanted_is_not_saved() -> None:
     with pytest.raises(CheckpointNotCompleted):
         save([Query()], is_wanted=False)
+
+
+def a_job_that_ends_in_any_case_does_not_resume() -> None:
+    saved, late, failed = Query(), Query(ends=False), Query()
+    assert save([saved], is_end=True) == 7
+    with pytest.raises(TimeoutError, match="did not end its epoch") as caught:
+        save([late], WHILE, is_end=True)
+    assert "keeps running" not in str(caught.value)
+    with pytest.raises(CheckpointNotCompleted):
+        save([failed], is_complete=False, is_end=True)
+    assert all(query._wish is Wish.PAUSE for query in (saved, late, failed))
 
 
 def an_epoch_that_was_planned_before_is_committed_first() -> None:
@@ -140,6 +160,7 @@ RULES: Final = (
     an_epoch_that_does_not_end_is_not_saved,
     a_savepoint_that_fails_ends_the_pause,
     what_is_not_wanted_is_not_saved,
+    a_job_that_ends_in_any_case_does_not_resume,
     an_epoch_that_was_planned_before_is_committed_first,
     spark_does_not_run_in_a_pause,
     a_failure_in_a_pause_is_recovered_behind_it,
@@ -166,6 +187,12 @@ BUGS: Final = (
         stop_first.savepoint_and_pause,
         "return completed\n",
         "[query.resume() for query in queries]\n        return completed\n",
+    ),
+    Mutation(
+        "save first, and then end in any case",
+        stop_first.savepoint_at_end,
+        "_pause(queries, deadline, lambda: True, timeout_seconds)",
+        "pass",
     ),
     Mutation(
         "end a run before it has committed what was planned before it",
