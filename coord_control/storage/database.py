@@ -1,7 +1,9 @@
 """One control database, and transactions on it.
 
 ``Database`` connects on first use, and keeps no state in its connections: after an outage the next transaction works
-again. All errors of transactions are errors of this package (``translation``).
+again. All errors of transactions are errors of this package (``translation``). Connections to an embedded database keep
+its file open, so each transaction looks whether another file has taken its place: after a dump was put there, or an
+empty database was made.
 
 Threads: everything may be called from any thread; a ``Transaction`` belongs to the thread that opened it. A forked
 process must make its own ``Database``.
@@ -16,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import Connection, CursorResult, Executable, Table, func, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -29,6 +31,8 @@ from coord_control.storage.translation import translated
 
 __all__ = ["Database", "Transaction"]
 
+_File: TypeAlias = tuple[int, int]  # device and number: renamed files keep them, new ones have others
+_SERVER: Final = (0, 0)
 _FILE_MODE = 0o600  # requests to jobs are private to the user
 _FOLDER_MODE = 0o700
 
@@ -86,7 +90,8 @@ class Database:
         self.dialect = "sqlite" if self.file is not None else "postgresql"
         self._engine = make_engine(self.url, application)
         self._lock = threading.Lock()
-        self._is_ready = False
+        self._ready: _File | None = None  # the file whose tables were found to be right
+        self._open: _File | None = None  # the one that connections have open
 
     def close(self) -> None:
         """Close idle connections; the next transaction opens new ones."""
@@ -101,7 +106,10 @@ class Database:
             DatabaseError: the other subclasses: the database needs attention.
             SchemaMismatch: its tables are not those of this release.
         """
-        if not self._is_ready:
+        file = self._current_file()
+        if file is None and self._ready is not None:  # not made again: it may be about to be restored
+            self._check_file()
+        if self._ready is None or self._ready != file:
             self._make_ready()
         with self._begin(is_writing=True) as connection:
             yield Transaction(connection)
@@ -115,9 +123,10 @@ class Database:
             DatabaseError: as with ``transaction``.
             SchemaMismatch: there are no tables, or not those of this release.
         """
-        if not self._is_ready:
+        file = self._current_file()
+        if self._ready is None or self._ready != file:
             self.check_schema()
-            self._is_ready = True
+            self._ready = file
         with self._begin(is_writing=False) as connection:
             yield Transaction(connection)
 
@@ -150,6 +159,9 @@ class Database:
 
     @contextlib.contextmanager
     def _begin(self, *, is_writing: bool) -> Iterator[Connection]:
+        if (file := self._current_file()) != self._open:
+            self._engine.dispose()
+            self._open = file
         try:
             with self._engine.connect() as connection:
                 connection.execution_options(**{WRITE: is_writing})
@@ -162,9 +174,10 @@ class Database:
 
     def _make_ready(self) -> None:
         with self._lock:
-            if self._is_ready:
-                return
             self._make_file()
+            file = self._current_file()
+            if file is not None and self._ready == file:
+                return
             with self._begin(is_writing=False) as connection:
                 is_made = schema.version(connection) is not None
                 if is_made:
@@ -172,7 +185,17 @@ class Database:
             if not is_made:
                 with self._begin(is_writing=True) as connection:
                     schema.make_if_empty(connection, self.display_url)
-            self._is_ready = True
+            self._ready = file
+
+    def _current_file(self) -> _File | None:
+        """Return which file is at the address now; the same value always for a server."""
+        if self.file is None:
+            return _SERVER
+        try:
+            found = os.stat(self.file)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _make_file(self) -> None:
         if self.file is None or self.file.exists():

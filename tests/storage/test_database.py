@@ -72,6 +72,26 @@ def test_an_embedded_database_is_made_by_the_first_writer_and_is_only_its_owners
         assert [transaction.execute(text(f"PRAGMA {name}")).scalar() for name in pragmas] == ["wal", 2, 1]
 
 
+def test_a_file_that_takes_the_place_of_another_is_noticed(opened: Opener, tmp_path: Path) -> None:
+    """Bug: connections kept the file that had been removed open, and all went there."""
+    file, dump = tmp_path / "control.db", tmp_path / "dump.db"
+    store = ControlStore(opened(file))
+    register(store)
+    made = opened(dump)
+    made.upgrade()
+    made.close()  # what was written is in the file itself
+    for path in (file, tmp_path / "control.db-wal", tmp_path / "control.db-shm"):
+        path.unlink()
+    for use in (store.jobs.list, lambda: register(store)):
+        with pytest.raises(DatabaseNotFound):  # it may be about to be restored
+            use()
+    assert not file.exists()
+    dump.rename(file)
+    assert store.jobs.list() == ()
+    register(store)
+    assert [each.name for each in ControlStore(opened(file)).jobs.list()] == [JOB]
+
+
 def test_reading_makes_nothing_and_names_files_that_are_similar(opened: Opener, tmp_path: Path) -> None:
     register(ControlStore(opened(tmp_path / "control.db")))
     with pytest.raises(DatabaseNotFound, match=r"did you mean .*control\.db") as caught:

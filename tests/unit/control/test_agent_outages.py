@@ -136,6 +136,20 @@ def test_a_database_that_is_lost_for_good_is_made_by_hand_and_filled_from_the_st
     assert rig.outcome(rig.ask(CommandKind.TRIGGER_CHECKPOINT)).state is CommandState.COMPLETED
 
 
+def test_an_embedded_database_that_is_replaced_under_a_living_driver_is_used_within_moments(rig: AgentRig) -> None:
+    """Bug: the driver kept the removed file open and wrote to it; the job was not seen any more, without a word."""
+    driver, agent = rig.driver()
+    submit_periodic(driver, 1)
+    eventually(lambda: len(rig.store.checkpoints.list(JOB)) == 1)
+    for file in rig.database.parent.glob(f"{rig.database.name}*"):
+        file.unlink()
+    rig.store.database.upgrade()  # coordctl db upgrade
+    eventually(lambda: [each.name for each in rig.store.jobs.list()] == [JOB])
+    eventually(lambda: len(rig.store.checkpoints.list(JOB)) == 1)
+    assert rig.store.jobs.get(JOB).is_alive
+    assert rig.outcome(rig.ask(CommandKind.TRIGGER_CHECKPOINT)).state is CommandState.COMPLETED
+
+
 def test_what_an_older_driver_completed_and_never_reported_is_in_the_history(rig: AgentRig) -> None:
     lost = ScriptedDriver(rig.folder / "jobs")
     submit_periodic(lost, 2)
