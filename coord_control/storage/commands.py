@@ -228,7 +228,7 @@ class Commands:
         """Assign a control event its position, unless it already has one.
 
         Args:
-            at_least: the position that the coordinator has applied.
+            at_least: the highest position that the coordinator, or a checkpoint, contains.
 
         Raises:
             GenerationSuperseded: a newer driver has registered.

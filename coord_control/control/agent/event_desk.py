@@ -24,6 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from coord_control.control.agent.stored_numbers import StoredNumbers
 from coord_control.control.commands.send_event import EventStage, SendEvent, SendEventResult
 from coord_control.control.execution.driver_port import DriverPort
 from coord_control.control.execution.execution import job_closed
@@ -77,6 +78,7 @@ class EventDesk(JobListener):
         self._port = port
         self._wake = wake
         self._ended = ended
+        self._stored = StoredNumbers(port, wake)
         self._lock = threading.Lock()  # around the notes of the listener
         self._opened: set[str] = set()
         self._durable_news: dict[str, int] = {}
@@ -150,9 +152,14 @@ class EventDesk(JobListener):
         for uid, operator in self._operators.items():
             if not operator.is_synced and self._is_open(uid):
                 self._sync(store, uid, operator)
+        waiting: set[str | None] = set()  # operators whose later events must not overtake an earlier one
         for command in list(self._unnumbered):
+            if command.operator in waiting:
+                continue
             if self._accept(store, command):
                 self._unnumbered.remove(command)
+            else:
+                waiting.add(command.operator)
 
     def look(self) -> None:
         """Report what has become durable, or was refused by a coordinator."""
@@ -250,10 +257,11 @@ class EventDesk(JobListener):
             self._end(command.id, outcome_of(error))
             return True
         operator = self._operator(payload.operator)
-        if status.applied is None or not operator.is_synced:
+        stored = self._stored.highest(payload.operator)
+        if status.applied is None or not operator.is_synced or stored is None:
             return False
         number = store.commands.accept_event(
-            command.id, self._port.facts.generation, max(status.applied, status.durable)
+            command.id, self._port.facts.generation, max(status.applied, status.durable, stored)
         )
         operator.commands[number] = command.id
         self._hand_over(command, number)

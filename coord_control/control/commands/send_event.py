@@ -23,6 +23,7 @@ from coord_control.storage.records import CommandKind, CommandRecord, JobRecord
 __all__ = ["MAX_EVENT_BYTES", "EventStage", "SendEvent", "SendEventResult", "event_so_far"]
 
 MAX_EVENT_BYTES: Final = 256 * 1024  #: of the JSON text of a control event
+_ESCAPED: Final = 2  # as many times as long it may be in the database, in ASCII
 
 
 class EventStage(enum.StrEnum):
@@ -79,6 +80,12 @@ class SendEvent(Command[SendEventResult]):
     @model_validator(mode="after")
     def _size(self) -> Self:
         size = len(json.dumps(self.payload, ensure_ascii=False, allow_nan=False).encode(errors="surrogatepass"))
+        stored = len(json.dumps(self.payload, allow_nan=False))
+        if size <= MAX_EVENT_BYTES < stored / _ESCAPED:
+            raise ValueError(
+                f"the event takes {stored} bytes with its characters escaped, as it is stored; the limit is "
+                f"{_ESCAPED * MAX_EVENT_BYTES}; send a reference instead"
+            )
         if size > MAX_EVENT_BYTES:
             raise ValueError(f"the event takes {size} bytes, the limit is {MAX_EVENT_BYTES}; send a reference instead")
         return self

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from coord_control.errors import EventInvalid
+from coord_control.control.agent import stored_numbers
+from coord_control.errors import CheckpointNotFound, EventInvalid, StoreUnavailable
 from coord_control.storage.records import CommandKind, CommandState
 from coord_control.storage.retention import RetentionPolicy, prune
 from tests.agent_kit import JOB, OPERATOR
@@ -169,3 +173,39 @@ def test_a_new_driver_gives_accepted_events_that_were_not_recorded(rig: AgentRig
     second.run_epoch()
     assert [number(rig, command) for command in (*commands, third)] == [1, 2, 3]
     assert second.recorded_events() == [5, 6, 7]
+
+
+class StoredCheckpoints:
+    """Checkpoints on the storage, by the number of the last event that each contains."""
+
+    def __init__(self, *contained: Mapping[str, int] | Exception) -> None:
+        self._contained = contained
+        self.failures: list[Exception] = []
+
+    def entries(self) -> list[Any]:
+        if self.failures:
+            raise self.failures.pop()
+        return [SimpleNamespace(place=place, is_completed=True) for place in range(len(self._contained))]
+
+    def read(self, entry: Any) -> Any:
+        found = self._contained[entry.place]
+        if isinstance(found, Exception):
+            raise found
+        return SimpleNamespace(operators={OPERATOR: SimpleNamespace(applied_events=found)})
+
+
+@pytest.mark.parametrize("is_storage_away", [False, True])
+def test_a_number_that_a_savepoint_contains_is_not_given_again(
+    rig: AgentRig, monkeypatch: pytest.MonkeyPatch, is_storage_away: bool
+) -> None:
+    """Bug: after the loss of the database and a restore of an older savepoint, an event got the number of an event that
+    a newer savepoint contains; a restore of that one lost it."""
+    stored = StoredCheckpoints({JOB: 8}, CheckpointNotFound("2", "it is gone"), {JOB: 3, "fork": 20}, {})
+    stored.failures = [StoreUnavailable("list", "/jobs", "it hangs")] if is_storage_away else []
+    monkeypatch.setattr(stored_numbers, "catalog_of", lambda port: stored)
+    driver, _ = rig.driver()
+    events = [rig.send(minutes) for minutes in (5, 6, 7)]
+    eventually(lambda: driver.feed_status(OPERATOR).waiting == 3)  # type: ignore[arg-type]
+    driver.run_epoch()
+    assert [number(rig, event) for event in events] == [9, 10, 11]
+    assert driver.recorded_events() == [5, 6, 7]

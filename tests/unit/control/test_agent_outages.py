@@ -138,7 +138,7 @@ def test_a_database_that_is_lost_for_good_is_made_by_hand_and_filled_from_the_st
 
 def test_an_embedded_database_that_is_replaced_under_a_living_driver_is_used_within_moments(rig: AgentRig) -> None:
     """Bug: the driver kept the removed file open and wrote to it; the job was not seen any more, without a word."""
-    driver, agent = rig.driver()
+    driver, _ = rig.driver()
     submit_periodic(driver, 1)
     eventually(lambda: len(rig.store.checkpoints.list(JOB)) == 1)
     for file in rig.database.parent.glob(f"{rig.database.name}*"):

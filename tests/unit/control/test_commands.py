@@ -95,8 +95,16 @@ def test_what_no_driver_should_see_is_refused(kind: str, payload: dict[str, Any]
 
 
 def test_a_payload_of_the_greatest_size_is_taken() -> None:
-    longest = "é" * ((commands.MAX_EVENT_BYTES - 2) // 2)
-    assert commands.SendEvent(operator="op", event_type="T", payload=longest).payload == longest
+    for longest in ("x" * (commands.MAX_EVENT_BYTES - 2), "航" * ((commands.MAX_EVENT_BYTES - 2) // 3)):
+        assert commands.SendEvent(operator="op", event_type="T", payload=longest).payload == longest
+
+
+@pytest.mark.parametrize("letter", ["é", "😀"])
+def test_a_payload_that_the_database_would_refuse_is_refused_with_the_reason(letter: str) -> None:
+    """Bug: it was refused as ``CHECK constraint failed``."""
+    long = letter * (240_000 // len(letter.encode()))
+    with pytest.raises(ValidationError, match=r"720002 bytes with its characters escaped.* the limit is 524288"):
+        commands.SendEvent(operator="op", event_type="T", payload=long)
 
 
 def test_a_newer_driver_may_say_more_in_a_result() -> None:
