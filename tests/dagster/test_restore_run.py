@@ -506,7 +506,7 @@ def test_a_driver_that_nobody_would_start_again_refuses(plane: Plane, actions: A
     ended = actions.run(RESTORE)
 
     assert ended.metadata["reason"] == "NOT_SUPERVISED"
-    assert "stop the job and start it again by hand" in ended.description
+    assert "stop the job, repeat the restore, and start the job by hand" in ended.description
     assert not driver.ended.is_set()
 
 

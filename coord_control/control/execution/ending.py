@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from typing import Final
 
 from coord_control.control.execution.driver_port import DriverPort
 from coord_control.control.execution.outcomes import Refusal, failed, refused
@@ -67,8 +68,8 @@ class Ending:
             return None
         return refused(
             Refusal.NOT_SUPERVISED,
-            f"the driver does not run under coordctl run, which would have to start it again after a {what}; stop the "
-            "job and start it again by hand",
+            f"the driver does not run under coordctl run, which would have to start it again after a {what}; "
+            f"{_BY_HAND[what]}",
         )
 
     def not_followed(self, what: str, consequence: str) -> Outcome | None:
@@ -85,6 +86,13 @@ class Ending:
             message = f"{why} ({self.final_error}), so the job {consequence} once the error is fixed"
             return failed(Refusal.JOB_NOT_RUNNING.value, message, retry=True)
         return None
+
+
+#: What users do instead, without a supervisor.
+_BY_HAND: Final = {
+    "restart": "stop the job and start it again by hand",
+    "restore": "stop the job, repeat the restore, and start the job by hand",
+}
 
 
 def has_ended(command: CommandRecord, port: DriverPort, now: datetime.datetime) -> bool:
