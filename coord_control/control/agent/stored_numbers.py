@@ -1,7 +1,7 @@
 """The numbers of control events that checkpoints and savepoints on the storage contain.
 
-The control database gives numbers, and an operator skips those that its state contains already. A database that is made
-anew, or is restored from an old dump, does not know all that were given. The state of the coordinator does not either,
+The control database gives numbers, and an operator skips those that its state contains already. A database that is
+new, or was restored from an old dump, does not know all that were given. The state of the coordinator does not either,
 after a restore of an older checkpoint. An event that got a number again would be lost with a restore of a newer one, so
 numbers begin above all that are stored.
 
