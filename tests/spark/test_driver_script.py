@@ -76,10 +76,13 @@ _SCRIPT = """
         stopped.set()
     shutdown.register(stop)
 
+    has_declared = threading.Event()
+
     def into(frame, epoch):
         sums = {row["key"]: row["sum"] for row in frame.collect()}
         Path(f"sums-{epoch}.json").write_text(json.dumps(sums))
         if epoch == 2:
+            has_declared.wait()
             print("ready", flush=True)
             while not shutdown.is_requested():
                 time.sleep(0.01)
@@ -89,6 +92,8 @@ _SCRIPT = """
         read = spark.readStream.schema("key STRING, value LONG").option("maxFilesPerTrigger", 1).json("source-1")
         sums = read.groupBy("key").agg(F.sum("value").alias("sum"))
         query = job.start("sums", sums.writeStream.outputMode("complete").foreachBatch(into))
+        job.await_termination(0.0)  # all queries are started
+        has_declared.set()
         query.awaitTermination()  # the end of Spark's run, which is before that of the job
     stopped.wait()
     spark.stop()

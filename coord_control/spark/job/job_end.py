@@ -7,7 +7,7 @@ savepoint first, and processes nothing after it:
 | ---------------------------------------------------- | ---------------------------------------------------- |
 | and it runs                                          | pauses, takes a savepoint, ends                      |
 | and the savepoint fails, or is not complete in time  | ends without it, after its running epochs            |
-| while its program still starts queries               | ends without a savepoint: some queries would miss    |
+| while its program may still start queries            | ends without a savepoint: some queries would miss    |
 | during a stop with savepoint                         | ends with that one; if that fails, takes another one |
 | while a command or an error ends it                  | ends as it does without the request                  |
 
@@ -134,7 +134,7 @@ class JobEnd:
         if self._ends_otherwise():
             return
         if not self._port.is_ready():
-            self._warn("its program has not started all queries yet")
+            self._warn("its program has not waited for it yet, and may still start queries")
             return
         generation = self._driver.generation
         request = CheckpointRequest(kind=CheckpointKind.SAVEPOINT, label=f"stop-{generation}", cause="stop request")

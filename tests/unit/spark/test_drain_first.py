@@ -127,10 +127,11 @@ def test_a_query_that_is_being_restarted_is_waited_for_and_its_next_run_is_watch
     query = Query()
     draining = Draining(query)
     assert query.spark_query.asked.wait(SECONDS)
-    query.state = QueryState.RESTARTING
     query.spark_query.end()
-    eventually(lambda: draining.told[-1:] == ["draining: query 'q' is being restarted"])
+    time.sleep(0.1)
     assert not draining.is_over, "the end of a run is no silence"
+    query.state = QueryState.RESTARTING
+    eventually(lambda: draining.told[-1:] == ["draining: query 'q' is being restarted"])
     query.spark_query = Run()
     query.state = QueryState.RUNNING
     assert query.spark_query.asked.wait(SECONDS)
