@@ -183,7 +183,7 @@ SLOW: Final = (
 )
 
 
-#: A job may go on from an older checkpoint, and another one from a younger: with an operator on either side.
+#: A job may resume from an older checkpoint, and another one from a younger: with an operator on either side.
 BOTH_WAYS: Final = ("stateless-with-operator", "join-hdfs-before-operator")
 
 

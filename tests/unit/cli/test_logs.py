@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,18 @@ def log(tmp_path: Path, store: ControlStore) -> Path:
     path.write_bytes(b"".join(b"line %d\n" % number for number in range(100)) + b"\xff[red]\x1b]0;x\x07")
     kit.put_job(store, log_file=str(path))
     return path
+
+
+def _between_looks(monkeypatch: pytest.MonkeyPatch, steps: Iterator[Callable[[], object]]) -> None:
+    """Let something happen to the log whenever the command waits for more, and then Ctrl-C."""
+
+    def sleep(_seconds: float) -> None:
+        step = next(steps, None)
+        if step is None:
+            raise KeyboardInterrupt
+        step()
+
+    monkeypatch.setattr("coord_control.cli.logs.time.sleep", sleep)
 
 
 def test_the_last_lines_are_printed_and_obeyed_by_nobody(tmp_path: Path, log: Path) -> None:
@@ -37,13 +50,7 @@ def test_what_is_added_follows_and_a_file_that_was_emptied_begins_anew(
         )
     )
 
-    def sleep(_seconds: float) -> None:
-        step = next(steps, None)
-        if step is None:
-            raise KeyboardInterrupt
-        step()
-
-    monkeypatch.setattr("coord_control.cli.logs.time.sleep", sleep)
+    _between_looks(monkeypatch, steps)
     shown = run(tmp_path, "logs", "flights", "-f", "-n", "0", code=130)
 
     assert shown.splitlines() == ["!", "more", "half", "anew"]
@@ -54,13 +61,7 @@ def test_a_line_that_is_being_written_is_printed_whole(
 ) -> None:
     steps = iter((lambda: log.write_bytes(log.read_bytes() + b"!\n"),))
 
-    def sleep(_seconds: float) -> None:
-        step = next(steps, None)
-        if step is None:
-            raise KeyboardInterrupt
-        step()
-
-    monkeypatch.setattr("coord_control.cli.logs.time.sleep", sleep)
+    _between_looks(monkeypatch, steps)
     shown = run(tmp_path, "logs", "flights", "-f", "-n", "2", code=130)
     assert shown.splitlines() == ["line 99", "�[red]\\x1b]0;x\\x07!"]
 
