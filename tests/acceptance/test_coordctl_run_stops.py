@@ -15,6 +15,18 @@ _TAKEN_BY_ANOTHER_THREAD = """
     signal.pthread_sigmask(signal.SIG_BLOCK, [{signum}])
 """
 
+# Before a script: SIGTERM comes while Python calls back because an object is gone.
+_IGNORED = """
+    import time, weakref
+    class Gone: pass
+    gone = Gone()
+    def wait(_):
+        print("ignoring", flush=True)
+        time.sleep(3600)
+    reference = weakref.ref(gone, wait)
+    del gone
+"""
+
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_request_to_stop_reaches_the_job_which_ends_cleanly(
@@ -71,6 +83,18 @@ def test_a_script_without_a_job_leaves_through_its_finally_blocks(script: Write,
     out, _ = process.communicate()
 
     assert (process.returncode, out) == (143, "cleaned up\n")
+
+
+def test_a_job_that_starts_after_the_request_was_ignored_is_stopped(script: Write, start: Run) -> None:
+    """Bug: Python ignores what is raised in the callback of a weak reference, and the job ran until it was killed."""
+    process = start(script(_IGNORED + STOPPABLE), options=["--grace", "1h"])
+    await_line(process, "ignoring")
+    process.terminate()
+    out, err = process.communicate()
+
+    assert "stopped cleanly" in out
+    assert "Exception ignored in" in err
+    assert process.returncode == 143
 
 
 def test_a_driver_whose_main_thread_does_not_get_the_request_itself_stops(script: Write, start: Run) -> None:

@@ -112,7 +112,7 @@ def test_a_supervisor_that_is_killed_while_its_driver_starts_leaves_no_job_that_
             job = control.job("killed")
         except (DatabaseError, JobNotFound):
             return  # it ended before it had told anybody of itself
-        assert (job.state, job.end_reason) == (JobState.FAILED, str(SupervisorLost()))
+        assert (job.state, job.end_reason) == (JobState.FAILED, str(SupervisorLost())), trial.log(1).read_text()
 
 
 def test_a_supervisor_that_is_killed_together_with_its_driver_leaves_a_dead_job(trial: Trial) -> None:

@@ -170,7 +170,7 @@ class Agent:
         self._wake_up()
         for stop in self._unlisten:
             stop()
-        if threading.current_thread() is not self._thread:
+        if threading.current_thread() is not self._thread and self._thread.ident is not None:  # it was started
             self._thread.join(_CLOSE_SECONDS)
         if self._run.phase is not Phase.CLOSED:
             is_followed = self._is_supervised() and state is JobState.FAILED and not is_final
@@ -237,6 +237,7 @@ class Agent:
                 self._pass(time.monotonic())
             self._first_pass.set()
             self._wake.wait(self._seconds_to_wait(time.monotonic()))
+        self._first_pass.set()  # of a job that has ended before it
 
     def _seconds_to_wait(self, now: float) -> float:
         if self._run.phase is Phase.FENCED:

@@ -3,8 +3,10 @@
 Its command is ``python -m coord_control.spark.process.bootstrap SCRIPT [ARGS...]``. Differences to ``python SCRIPT``:
 
 - SIGTERM stops the jobs of the script cleanly (``coord_control.spark.process.shutdown``); the script then ends
-  normally. A second SIGTERM, or one while no job runs, raises SystemExit in the main thread. The exit code is 143,
-  unless a command ended the jobs: a job that was stopped by a command must not be started again.
+  normally. A second SIGTERM, or one while no job runs, raises SystemExit in the main thread. Where that is ignored (in
+  the callback of a weak reference, and Py4J has one for each Java object), a job that the script starts afterwards is
+  stopped at once. The exit code is 143, unless a command ended the jobs: a job that was stopped by a command must not
+  be started again.
 - If the supervisor ends, which closes the lifeline, the driver stops in the same way, and kills itself after the grace
   period: without its supervisor it could run at the same time as the next driver. A job that ends for this reason has
   failed (``SupervisorLost``), because its end was not requested.
@@ -88,15 +90,16 @@ class _Stopper:
 
     def handle(self, signum: int, frame: types.FrameType | None) -> None:
         """Handle SIGTERM."""
-        if self.requested or not shutdown.has_registered():
-            self.requested = True
+        is_first, self.requested = not self.requested, True
+        has_jobs = shutdown.has_registered()
+        if is_first:  # also without a job: the script may ignore SystemExit, and start one
+            seconds = self._grace * _JOBS_SHARE
+            self._stopping = threading.Thread(
+                target=shutdown.request_stop, args=(seconds, self._lost), name="coord-stop-request", daemon=True
+            )
+            self._stopping.start()
+        if not (is_first and has_jobs):
             raise SystemExit(ExitCode.STOPPED)
-        self.requested = True
-        seconds = self._grace * _JOBS_SHARE
-        self._stopping = threading.Thread(
-            target=shutdown.request_stop, args=(seconds, self._lost), name="coord-stop-request", daemon=True
-        )
-        self._stopping.start()
 
     def wait(self) -> None:
         """Wait until the jobs have stopped, even if the script has already ended."""
