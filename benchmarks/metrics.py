@@ -168,6 +168,7 @@ def _snapshot(rig: Rig, observer: Observer, subtasks: int) -> DriverSnapshot:
         host="",
         pid=0,
         started_at_seconds=0.0,
+        process_started=0.0,
         version="",
         python_version="",
         spark_version="",

@@ -6,7 +6,8 @@ supervisor sends SIGTERM only to the Python process. SIGKILL goes to the group, 
 would keep writing to the job's storage. For the same reason a driver counts as ended only when its whole group is gone.
 
 A socket pair is the lifeline between the two. The driver reads it, and end-of-file means that the supervisor died (even
-from ``kill -9``, on every POSIX system). A driver that fails writes one line to it: the reason in the supervisor's log.
+from ``kill -9``, on every POSIX system). A driver writes to it which jobs it runs, and why it fails
+(:mod:`coord_control.driver_report`).
 Standard output and error are inherited, so that a driver can draw on a terminal.
 
 Threads: the supervisor's thread calls ``start``, ``terminate`` and ``kill``; one thread per driver waits for its end.
@@ -29,6 +30,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from coord_control.driver_report import parse_reports
 from coord_control.supervisor import DriverEnded, StopRequested
 
 __all__ = [
@@ -196,19 +198,22 @@ class DriverProcess:
     def _watch(self, process: subprocess.Popen[bytes], lifeline: socket.socket) -> None:
         with lifeline:
             returncode = process.wait()
-            error = _read_report(lifeline)
+            report = parse_reports(_read(lifeline))
             try:
                 _end_group(process.pid)
             except Exception:  # whatever it is: without the message below the supervisor would never hear of the end
                 _log.exception("processes of the driver %d may be left", process.pid)
-        self._inbox.put(DriverEnded(returncode, error))
+        self._inbox.put(DriverEnded(returncode, report.error, report.jobs))
 
 
-def _read_report(lifeline: socket.socket) -> str | None:
+def _read(lifeline: socket.socket) -> bytes:
+    """Return what the driver has written: not up to the end, which a process that it left behind would delay."""
     lifeline.setblocking(False)
+    content = b""
     with contextlib.suppress(OSError):
-        return lifeline.recv(_REPORT_BYTES).decode("utf-8", "replace").strip() or None
-    return None
+        while more := lifeline.recv(_REPORT_BYTES):
+            content += more
+    return content
 
 
 def _end_group(group: int) -> None:

@@ -27,10 +27,11 @@ from __future__ import annotations
 import enum
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, assert_never
 
+from coord_control.driver_report import StartedJob
 from coord_control.errors import InvalidTransition
 from coord_control.exit_codes import NO_RESTART, ExitCode
 
@@ -43,6 +44,7 @@ __all__ = [
     "Kill",
     "Phase",
     "Policy",
+    "Reports",
     "RestartDriver",
     "RestartOnRequest",
     "StartDriver",
@@ -75,6 +77,7 @@ class DriverEnded:
 
     returncode: int  #: as in ``subprocess``: negative for a signal
     error: str | None = None  #: the driver's own error message, one line
+    jobs: tuple[StartedJob, ...] = ()  #: those that it ran
 
     @property
     def exit_code(self) -> int:
@@ -134,6 +137,7 @@ class Finish:
 
     exit_code: int
     why: str
+    is_clean: bool  #: the driver has ended as it should
 
 
 Action = StartDriver | RestartDriver | RestartOnRequest | Terminate | Kill | Finish
@@ -176,7 +180,8 @@ class Supervision:
             return self._kill(f"a second {_signal_name(request.signum)} arrived")
         self._stop = request
         if self.phase is Phase.WAITING:
-            return self._finish(128 + request.signum, f"{_signal_name(request.signum)} while no driver was running")
+            why = f"{_signal_name(request.signum)} while no driver was running"
+            return self._finish(128 + request.signum, why, is_clean=False)
         self.phase, self.deadline = Phase.STOPPING, now + self.policy.grace
         return Terminate(request.signum)
 
@@ -195,15 +200,17 @@ class Supervision:
         if self._stop is not None:
             return self._stopped(ended, self._stop)
         if ended.returncode == ExitCode.FINISHED:
-            return self._finish(ExitCode.FINISHED, "the job is finished")
+            return self._finish(ExitCode.FINISHED, "the job is finished", is_clean=True)
         if ended.returncode in NO_RESTART:
-            return self._finish(ended.exit_code, f"the driver ended with {ended}; a restart would not help")
+            why = f"the driver ended with {ended}; a restart would not help"
+            return self._finish(ended.exit_code, why, is_clean=False)
         if now - self._started_at >= self.policy.stable_after:
             self._restarts = 0
         if ended.returncode == ExitCode.RESTART:
             return self._restart_on_request(now)
         if self.policy.max_restarts is not None and self._restarts >= self.policy.max_restarts:
-            return self._finish(ended.exit_code, f"the driver ended with {ended} after {self._restarts} restarts")
+            why = f"the driver ended with {ended} after {self._restarts} restarts"
+            return self._finish(ended.exit_code, why, is_clean=False)
         return self._restart(ended, now)
 
     def _restart(self, ended: DriverEnded, now: float) -> Action:
@@ -223,8 +230,9 @@ class Supervision:
     def _stopped(self, ended: DriverEnded, request: StopRequested) -> Action:
         terminated = ended.returncode == -signal.SIGTERM  # the interpreter had not installed its handler yet
         if ended.returncode in _CLEAN_STOP or terminated:
-            return self._finish(128 + request.signum, f"stopped on {_signal_name(request.signum)}")
-        return self._finish(ended.exit_code, f"the driver ended with {ended} while it was being stopped")
+            return self._finish(128 + request.signum, f"stopped on {_signal_name(request.signum)}", is_clean=True)
+        why = f"the driver ended with {ended} while it was being stopped"
+        return self._finish(ended.exit_code, why, is_clean=False)
 
     def _start(self, now: float) -> Action:
         self.phase, self.deadline, self._started_at = Phase.RUNNING, None, now
@@ -234,9 +242,9 @@ class Supervision:
         self.phase, self.deadline = Phase.KILLING, None
         return Kill(why)
 
-    def _finish(self, exit_code: int, why: str) -> Action:
+    def _finish(self, exit_code: int, why: str, *, is_clean: bool) -> Action:
         self.phase, self.deadline = Phase.FINISHED, None
-        return Finish(exit_code, why)
+        return Finish(exit_code, why, is_clean)
 
     def _require(self, input_: str, *allowed: Phase) -> None:
         if self.phase not in allowed:
@@ -263,7 +271,17 @@ class Inbox(Protocol):
         """Wait for the next message; return None after ``timeout`` seconds (None for no limit)."""
 
 
-def supervise(policy: Policy, driver: DriverHandle, inbox: Inbox, clock: Callable[[], float]) -> int:
+class Reports(Protocol):
+    """Tells those that wait for a driver why there is none."""
+
+    def ended(self, jobs: Sequence[StartedJob]) -> None:
+        """Note the jobs of a driver that has ended."""
+
+    def not_started(self, reason: str, *, is_final: bool) -> None:
+        """Report that no driver runs, and that none will be started if it ``is_final``. Never raises."""
+
+
+def supervise(policy: Policy, driver: DriverHandle, inbox: Inbox, clock: Callable[[], float], reports: Reports) -> int:
     """Run a driver until it has finished or a stop is requested; return the exit code (see ``exit_codes``).
 
     Args:
@@ -272,16 +290,19 @@ def supervise(policy: Policy, driver: DriverHandle, inbox: Inbox, clock: Callabl
     machine = Supervision(policy)
     action: Action | None = machine.begin(clock())
     while not isinstance(action, Finish):
-        failed = None if action is None else _execute(action, driver, policy)
-        action = machine.driver_ended(failed, clock()) if failed else _next(machine, inbox, clock)
+        failed = None if action is None else _execute(action, driver, policy, reports)
+        action = machine.driver_ended(failed, clock()) if failed else _next(machine, inbox, clock, reports)
     _log.info("done: %s (exit code %d)", action.why, action.exit_code)
+    if not action.is_clean:
+        reports.not_started(f"coordctl run has ended: {action.why}", is_final=True)
     return action.exit_code
 
 
-def _next(machine: Supervision, inbox: Inbox, clock: Callable[[], float]) -> Action | None:
+def _next(machine: Supervision, inbox: Inbox, clock: Callable[[], float], reports: Reports) -> Action | None:
     timeout = None if machine.deadline is None else max(0.0, machine.deadline - clock())
     match inbox.get(timeout):
         case DriverEnded() as ended:
+            reports.ended(ended.jobs)
             return machine.driver_ended(ended, clock())
         case StopRequested() as request:
             return machine.stop_requested(request, clock())
@@ -289,13 +310,15 @@ def _next(machine: Supervision, inbox: Inbox, clock: Callable[[], float]) -> Act
             return machine.time_passed(clock())
 
 
-def _execute(action: Action, driver: DriverHandle, policy: Policy) -> DriverEnded | None:
+def _execute(action: Action, driver: DriverHandle, policy: Policy, reports: Reports) -> DriverEnded | None:
     """Execute and log an action; return the end of a driver that could not be started."""
     match action:
         case StartDriver():
             return _start(driver)
         case RestartDriver(ended, number, delay):
             _log.warning("the driver ended with %s; restart %d in %.3g s", ended, number, delay)
+            if not ended.jobs:  # otherwise they have said it themselves
+                reports.not_started(f"its driver does not start: {ended}", is_final=False)
         case RestartOnRequest(delay):
             _log.info("the driver requested a restart; starting it in %.3g s", delay)
         case Terminate(signum):

@@ -164,6 +164,7 @@ class ScriptedDriver:
             host=socket.gethostname(),
             pid=os.getpid(),
             started_at_seconds=time.time(),
+            process_started=time.monotonic(),
             version="0",
             python_version="3",
             spark_version="4",

@@ -98,7 +98,7 @@ def put_live(store: ControlStore, job: str = JOB) -> None:
     )
     operator = LiveOperator(uid=OPERATOR, epoch=42, blocked_now=12, closed=1, gateways=gateways)
     query = LiveQuery(name="alerts", state="running", epoch=42, rows_per_second=1234.0, backlog=56789, lag_seconds=2.5)
-    store.jobs.heartbeat(job, 1, LiveStatus(queries=(query,), operators=(operator,)))
+    store.jobs.heartbeat(job, 1, LiveStatus(queries=(query,), operators=(operator,), metrics="127.0.0.1:9404"))
 
 
 def put_live_value(store: ControlStore, version: int = 3, job: str = JOB, **fields: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coord_control.cli.duration_parser import parse_seconds
+from coord_control.cli.duration_parser import DURATION, parse_seconds
 from coord_control.cli.options import Control, JobName, Json
 from coord_control.cli.output import human_bytes, print_json, print_table, say
 from coord_control.cli.requests import connected
@@ -76,7 +76,7 @@ def ask(
         float,
         typer.Option(
             parser=parse_seconds,
-            metavar="DURATION",
+            metavar=DURATION,
             envvar="COORD_TIMEOUT",
             help="How long the answer may take, also while the query is being restarted.",
         ),

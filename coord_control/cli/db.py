@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from coord_control.cli.duration_parser import parse_seconds
+from coord_control.cli.duration_parser import DURATION, parse_seconds
 from coord_control.cli.options import Control, Json
 from coord_control.cli.output import print_json, reported, say, warn
 from coord_control.control.settings import ControlSettings
@@ -71,7 +71,7 @@ def prune_(
         float | None,
         typer.Option(
             parser=parse_seconds,
-            metavar="DURATION",
+            metavar=DURATION,
             envvar="COORD_OLDER_THAN",
             help="Remove history older than this. Default: COORD_CONTROL_HISTORY_DAYS.",
         ),

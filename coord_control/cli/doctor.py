@@ -15,7 +15,7 @@ import typer
 from rich.markup import escape
 
 from coord_control import environment
-from coord_control.cli.duration_parser import parse_seconds
+from coord_control.cli.duration_parser import DURATION, parse_seconds
 from coord_control.cli.options import Json
 from coord_control.cli.output import console, plain_table
 from coord_control.driver_process import driver_environment
@@ -43,7 +43,7 @@ def doctor(
         float,
         typer.Option(
             parser=parse_seconds,
-            metavar="DURATION",
+            metavar=DURATION,
             envvar="COORD_SPARK_TIMEOUT",
             help="Time limit for Spark.",
         ),

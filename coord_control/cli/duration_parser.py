@@ -7,7 +7,10 @@ from typing import Final
 
 import typer
 
-__all__ = ["parse_seconds"]
+__all__ = ["DURATION", "parse_seconds"]
+
+#: How help names the value of an option.
+DURATION: Final = "30s|5m|1h"
 
 _UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h|d|)")

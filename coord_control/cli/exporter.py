@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import typer
 
 from coord_control.cli.completion import complete_job
-from coord_control.cli.duration_parser import parse_seconds
+from coord_control.cli.duration_parser import DURATION, parse_seconds
 from coord_control.cli.options import Control
 from coord_control.cli.output import reported, say, warn
 from coord_control.control.client.control_client import ControlClient
@@ -54,7 +54,7 @@ def exporter(
         float,
         typer.Option(
             parser=parse_seconds,
-            metavar="DURATION",
+            metavar=DURATION,
             envvar="COORD_EXPORTER_CACHE",
             help="Cache what was read from the database for this long.",
         ),

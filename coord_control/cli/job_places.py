@@ -115,7 +115,7 @@ def tell_way(client: ControlClient | None, job: str) -> None:
         if client is None
         else "running, asking its driver"
         if client.job(job).is_alive
-        else "coordctl run is restarting it, asking its next driver"
+        else "coordctl run restarts it, if it still runs; asking its next driver"
     )
     typer.echo(plain(f"job {job}: {way}"), err=True)
 

@@ -104,11 +104,13 @@ def _header(job: JobRecord) -> list[str]:
         lines.append(f"running for {since}{supervisor}, in {job.folder}")
     else:
         reason = f": {job.end_reason}" if job.end_reason else ""
-        again = "; coordctl run is restarting it" if job.is_restarting else ""
+        again = "; coordctl run restarts it, if it still runs" if job.is_restarting else ""
         since = human_time(job.ended_at or job.heartbeat_at)
         lines.append(f"not running since {since} UTC{reason}{again}; in {job.folder}")
     if job.log_file:
         lines.append(f"log: {job.log_file}")
+    if job.is_alive and job.live is not None and job.live.metrics:
+        lines.append(f"metrics: http://{job.live.metrics}/metrics")
     if job.live is not None and job.live.message:
         lines.append(job.live.message)
     agent = job.agent

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.live import Live
 
-from coord_control.cli.duration_parser import parse_seconds
+from coord_control.cli.duration_parser import DURATION, parse_seconds
 from coord_control.cli.job_views import job_screen, job_table
 from coord_control.cli.options import Control, JobName, Json
 from coord_control.cli.output import console, print_json, say
@@ -48,7 +48,7 @@ def watch(
     job: JobName,
     interval: Annotated[
         float,
-        typer.Option(parser=parse_seconds, metavar="DURATION", envvar="COORD_INTERVAL", help="Refresh interval."),
+        typer.Option(parser=parse_seconds, metavar=DURATION, envvar="COORD_INTERVAL", help="Refresh interval."),
     ] = 1.0,
     once: Annotated[bool, typer.Option("--once", envvar="COORD_ONCE", help="Print once and exit.")] = False,
     all_gateways: _AllGateways = False,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from coord_control.cli.duration_parser import parse_seconds
+from coord_control.cli.duration_parser import DURATION, parse_seconds
 from coord_control.cli.options import Control, JobName, Json, Key, Label, Target, Timeout, Wait
 from coord_control.cli.requests import connected, finish
 
@@ -36,7 +36,7 @@ def stop(
         float | None,
         typer.Option(
             parser=parse_seconds,
-            metavar="DURATION",
+            metavar=DURATION,
             envvar="COORD_STOP_GRACE",
             help="Time limit for the running epochs; not with --savepoint, which lets them end.",
         ),

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from coord_control.cli.completion import complete_job
-from coord_control.cli.duration_parser import parse_seconds
+from coord_control.cli.duration_parser import DURATION, parse_seconds
 from coord_control.driver_process import ACCEPT_SKIPPED_VARIABLE, ALLOW_MISSING_INPUT_VARIABLE, ROLL_BACK_VARIABLE
 
 __all__ = [
@@ -97,7 +97,7 @@ Timeout: TypeAlias = Annotated[
     float | None,
     typer.Option(
         parser=parse_seconds,
-        metavar="DURATION",
+        metavar=DURATION,
         envvar="COORD_TIMEOUT",
         help="How long to wait; after that the command continues. Default: as long as it takes.",
     ),

@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 
 from coord_control.cli.detach import default_log_file, detach
-from coord_control.cli.duration_parser import parse_seconds
+from coord_control.cli.duration_parser import DURATION, parse_seconds
 from coord_control.cli.options import AcceptSkippedEpochs, AllowMissingInput, RollBackSinks
 from coord_control.cli.output import reported, warn
 from coord_control.cli.storage import reference
@@ -38,6 +38,7 @@ from coord_control.driver_process import (
 )
 from coord_control.durable.job_folder.upgrade_record import Program
 from coord_control.environment import require_java, require_spark
+from coord_control.launch.job_reports import JobReports
 from coord_control.launch.supervisors import OwnSupervisor, SupervisorRecord
 from coord_control.signal_wakeup import signals_wake_main_thread
 from coord_control.supervisor import Policy, StopRequested, supervise
@@ -63,7 +64,7 @@ def run(
         float,
         typer.Option(
             parser=parse_seconds,
-            metavar="DURATION",
+            metavar=DURATION,
             envvar="COORD_GRACE",
             help="Time from a stop request (SIGTERM, SIGINT) to SIGKILL. A second request kills at once.",
         ),
@@ -78,7 +79,7 @@ def run(
         float,
         typer.Option(
             parser=parse_seconds,
-            metavar="DURATION",
+            metavar=DURATION,
             envvar="COORD_BACKOFF_INITIAL",
             help="Delay before the first restart; doubled for each further one.",
         ),
@@ -86,14 +87,14 @@ def run(
     backoff_max: Annotated[
         float,
         typer.Option(
-            parser=parse_seconds, metavar="DURATION", envvar="COORD_BACKOFF_MAX", help="Maximum delay before a restart."
+            parser=parse_seconds, metavar=DURATION, envvar="COORD_BACKOFF_MAX", help="Maximum delay before a restart."
         ),
     ] = 60.0,
     stable_after: Annotated[
         float,
         typer.Option(
             parser=parse_seconds,
-            metavar="DURATION",
+            metavar=DURATION,
             envvar="COORD_STABLE_AFTER",
             help="Reset the delay and the count of restarts after this much uptime.",
         ),
@@ -126,7 +127,7 @@ def run(
         typer.Option(
             "--wait-for-job",
             parser=parse_seconds,
-            metavar="DURATION",
+            metavar=DURATION,
             envvar="COORD_WAIT_FOR_JOB",
             help="With --detach: how long to wait until the job runs, or has failed; 0s: do not wait.",
         ),
@@ -198,7 +199,7 @@ def run(
     signal.signal(signal.SIGINT, request_stop)
     try:
         with signals_wake_main_thread():
-            raise typer.Exit(supervise(policy, driver, inbox, time.monotonic))
+            raise typer.Exit(supervise(policy, driver, inbox, time.monotonic, JobReports()))
     finally:
         own.close()
 

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from coord_control.cli.duration_parser import parse_seconds
+from coord_control.cli.duration_parser import DURATION, parse_seconds
 from coord_control.cli.job_places import root_of, running_job, tell_disposed, tell_way
 from coord_control.cli.options import AnyRoot, By, Control, JobName, Json, Yes
 from coord_control.cli.output import confirm, human_bytes, human_time, print_json, print_table, reported, say, warn
@@ -39,7 +39,7 @@ def prune(
         typer.Option(
             parser=parse_seconds,
             envvar="COORD_OLDER_THAN",
-            metavar="DURATION",
+            metavar=DURATION,
             help="Remove only savepoints that are at least this much older than the newest one, such as 7d.",
         ),
     ] = None,

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from coord_control.cli.duration_parser import parse_seconds
+from coord_control.cli.duration_parser import DURATION, parse_seconds
 from coord_control.cli.options import Control, JobName, Json, Key
 from coord_control.cli.output import plain, print_json, say
 from coord_control.cli.requests import connected
@@ -50,7 +50,7 @@ def upgrade(
         float,
         typer.Option(
             parser=parse_seconds,
-            metavar="DURATION",
+            metavar=DURATION,
             envvar="COORD_VERIFY_FOR",
             help="How long the new program is watched before it counts as healthy.",
         ),
@@ -59,7 +59,7 @@ def upgrade(
         float,
         typer.Option(
             parser=parse_seconds,
-            metavar="DURATION",
+            metavar=DURATION,
             envvar="COORD_START_WITHIN",
             help="How long a program may take until all of its queries run.",
         ),

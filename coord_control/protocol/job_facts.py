@@ -39,6 +39,7 @@ class JobFacts:
         folder: of the job, below ``root``.
         host: of the driver's machine.
         started_at_seconds: when the driver opened the job.
+        process_started: before the program was read, by the monotonic clock.
         version: of this package.
         address, port, tls: where subtasks reach the driver, and whether encrypted.
         spark_ui: the address of Spark's own page; empty if it has none.
@@ -51,6 +52,7 @@ class JobFacts:
     host: str
     pid: int
     started_at_seconds: float
+    process_started: float
     version: str
     python_version: str
     spark_version: str

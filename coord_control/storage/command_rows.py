@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, Select, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, select, update
 
 from coord_control.conversion import convert
 from coord_control.errors import JobNotRunning
@@ -29,12 +29,15 @@ from coord_control.storage.records import (
 __all__ = [
     "DATABASE",
     "conclude",
+    "fail_restarts",
+    "fulfil_restarts",
     "least_id",
     "new_id",
     "not_running",
     "record",
     "refuse_pending",
     "selected",
+    "tell_restarts",
     "write_audit",
 ]
 
@@ -122,6 +125,41 @@ def refuse_pending(transaction: Transaction, job: Row[Any]) -> None:
     refusal = Outcome(state=CommandState.REFUSED, error=not_running(job))
     for row in transaction.execute(selected().where(_commands.job_id == job.id, is_pending)).all():
         conclude(transaction, row, refusal, is_pending, DATABASE)
+
+
+def fail_restarts(transaction: Transaction, job: Row[Any]) -> None:
+    """Let the restarts fail that have ended ``job`` and wait for its next driver, which does not start."""
+    failure = Outcome(state=CommandState.FAILED, error=not_running(job))
+    for row in transaction.execute(selected().where(_is_restarting(job))).all():
+        conclude(transaction, row, failure, _is_restarting(job), DATABASE)
+
+
+def tell_restarts(transaction: Transaction, job: Row[Any], message: str) -> None:
+    """Show why a next driver of ``job`` has not started in the progress of the restarts that wait for it."""
+    values = {"progress": {"message": message}}
+    transaction.execute(update(tables.commands).where(_is_restarting(job)).values(values))
+
+
+def _is_restarting(job: Row[Any]) -> ColumnElement[bool]:
+    is_restart = and_(_commands.kind == CommandKind.RESTART, _commands.state == CommandState.CLAIMED)
+    return and_(_commands.job_id == job.id, is_restart)
+
+
+def fulfil_restarts(transaction: Transaction, job: int, generation: int, seconds: float) -> None:
+    """Hand the restarts that are older than the process of a job's next driver to the last one: it has ended for them.
+
+    Args:
+        generation: of the last driver.
+        seconds: how long the process of the next one has run.
+    """
+    is_older = (
+        _commands.job_id == job,
+        _commands.kind == CommandKind.RESTART,
+        _commands.state == CommandState.PENDING,
+        _commands.requested_at <= transaction.now - timedelta(seconds=seconds),
+    )
+    values = {"state": CommandState.CLAIMED, "generation": generation, "claimed_at": transaction.now}
+    transaction.execute(update(tables.commands).where(*is_older).values(values))
 
 
 def write_audit(

@@ -30,7 +30,7 @@ from coord_control.storage.records import (
     QueryRecord,
 )
 
-__all__ = ["alive", "job_record", "of_live_values", "restarting"]
+__all__ = ["alive", "driver_expected", "job_record", "of_live_values", "restarting"]
 
 #: How long a job counts as restarting. Its supervisor pauses for up to a minute, and Spark has to start; after that the
 #: supervisor is probably gone too.
@@ -46,6 +46,11 @@ def alive(row: Row[Any], now: datetime) -> bool:
     lease = timedelta(seconds=row.lease_seconds)
     # A heartbeat of the future was sent before the clock was set back: it says nothing, and the next one is near.
     return row.state in ACTIVE_JOB_STATES and bool(abs(now - row.heartbeat_at) <= lease)
+
+
+def driver_expected(row: Row[Any]) -> bool:
+    """Return whether a supervisor was to start another driver of a job, if the last one has ended."""
+    return bool(row.is_supervised) and (row.state != JobState.ENDED or row.end_reason == ENDED_TO_RESTART)
 
 
 def restarting(row: Row[Any], now: datetime) -> bool:

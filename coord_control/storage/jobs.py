@@ -17,9 +17,9 @@ from sqlalchemy import Row, delete, select, update
 
 from coord_control.errors import GenerationSuperseded, JobNotFound, JobStillAlive
 from coord_control.storage import tables
-from coord_control.storage.command_rows import refuse_pending
+from coord_control.storage.command_rows import fail_restarts, fulfil_restarts, refuse_pending, tell_restarts
 from coord_control.storage.database import Database, Transaction
-from coord_control.storage.job_rows import alive, job_record, of_live_values, restarting
+from coord_control.storage.job_rows import alive, driver_expected, job_record, of_live_values, restarting
 from coord_control.storage.records import (
     AgentMetrics,
     GenerationRecord,
@@ -131,6 +131,31 @@ class Jobs:
                     refuse_pending(transaction, row)
         if newest > generation:
             raise GenerationSuperseded(name, generation, newest, holder)
+
+    def driver_not_started(self, name: str, generation: int, reason: str, *, is_final: bool) -> None:
+        """Record what the supervisor of a job says: the job has failed, because its next driver does not start.
+
+        Nothing is written if there is no such job, if a newer driver has registered, or if the job was to end.
+
+        Args:
+            generation: the last driver that has run the job; its process is gone.
+            is_final: the supervisor has ended too: what waits for the next driver is refused, and a restart has failed.
+                Otherwise the restart only shows the reason.
+        """
+        with self._database.transaction() as transaction:
+            jobs = select(tables.jobs).where(tables.jobs.c.name == name, tables.jobs.c.generation == generation)
+            row = transaction.execute(jobs.with_for_update(key_share=True)).one_or_none()
+            if row is None or not driver_expected(row):
+                return
+            values = {"state": JobState.FAILED, "end_reason": reason, "ended_at": row.ended_at or transaction.now}
+            supervised = {"is_supervised": False} if is_final else {}
+            transaction.execute(update(tables.jobs).where(tables.jobs.c.id == row.id).values({**values, **supervised}))
+            if is_final:
+                row = transaction.execute(jobs).one()
+                refuse_pending(transaction, row)
+                fail_restarts(transaction, row)
+            else:
+                tell_restarts(transaction, row, reason)
 
     def update_queries(self, name: str, generation: int, queries: Sequence[QueryRecord]) -> None:
         """Update the stored query records.
@@ -317,6 +342,7 @@ def _register_job(transaction: Transaction, registration: JobRegistration) -> in
         values |= {"driver_started_at": now, "live": None, "agent": None}
         _close_older(transaction, job, registration.generation)
         _forget_progress(transaction, job)
+        fulfil_restarts(transaction, job, newest, registration.process_seconds)
     transaction.execute(update(tables.jobs).where(tables.jobs.c.id == job).values(values))
     return job
 

@@ -55,8 +55,8 @@ def test_spark_connect_needs_no_java_here(script: Write, start: Run, monkeypatch
 def test_a_job_says_that_it_runs_and_how_to_look_at_it(script: Write, start: Run) -> None:
     path = script("""
         from coord_control.spark.process import start_notice
-        start_notice.announce("flights", 3, is_visible=True)
-        start_notice.announce("hidden", 1, is_visible=False)
+        start_notice.announce("flights", 3, control="sqlite:///")
+        start_notice.announce("hidden", 1, control=None)
         import no_such_module
     """)
     process = start(path, options=["--max-restarts", "0"])

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from coord_control.control.client.control_client import ControlClient
+from coord_control.storage.records import JobState
 from tests.acceptance.conftest import FAST, Run, Write
 
 
@@ -148,3 +150,38 @@ def test_what_a_crashed_driver_leaves_behind_is_gone_before_the_next_one_starts(
     out, _ = process.communicate()
 
     assert (process.returncode, out) == (0, "alive False\n")
+
+
+# The first driver ends for a restart, as its job does; the second one is the program that was changed meanwhile.
+_CHANGED = """
+    import pathlib, sys
+    from coord_control.control.settings import ControlSettings
+    from coord_control.spark.process import start_notice
+    from coord_control.storage.records import ENDED_TO_RESTART, JobRegistration
+    from coord_control.storage.store import ControlStore
+    url = "sqlite:///" + str(pathlib.Path("own.db").resolve())
+    store = ControlStore(ControlSettings.load(url).open_database("test"))
+    store.jobs.register(
+        JobRegistration(name="flights", root="/r", folder="/r/flights", generation=1, host="h", pid=1,
+                        is_supervised=True)
+    )
+    start_notice.announce("flights", 1, control=url)
+    store.jobs.ended("flights", 1, reason=ENDED_TO_RESTART)
+    store.close()
+    pathlib.Path(__file__).write_text("this is no Python")
+    sys.exit(76)
+"""
+
+
+def test_a_job_whose_changed_program_does_not_start_says_so_in_its_own_database(
+    script: Write, start: Run, tmp_path: Path
+) -> None:
+    process = start(script(_CHANGED))
+    process.communicate()
+    with ControlClient(f"sqlite:///{tmp_path}/own.db") as client:
+        job = client.job("flights")
+
+    assert process.returncode == 78
+    assert (job.state, job.is_restarting) == (JobState.FAILED, False)
+    assert job.end_reason.startswith("coordctl run has ended: the driver ended with exit code 78: ")
+    assert "SyntaxError: invalid syntax" in job.end_reason

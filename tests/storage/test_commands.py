@@ -179,6 +179,90 @@ def test_what_waits_when_a_job_ends_is_refused_with_it(
     assert (found.state, found.error and found.error.code) == (CommandState.REFUSED, "JOB_NOT_RUNNING")
 
 
+def _restart(store: ControlStore, generation: int = 1) -> str:
+    command = store.commands.submit(request(CommandKind.RESTART)).id
+    store.commands.claim(JOB, generation)
+    _asked_for_a_restart(store)
+    return command
+
+
+def test_a_supervisor_that_ends_lets_the_restart_fail_and_what_waits(store: ControlStore) -> None:
+    """Fault: a restart to a program with a syntax error waited for as long as its caller, and nothing said why."""
+    register(store, is_supervised=True)
+    restart = _restart(store)
+    waits = store.commands.submit(request()).id
+    store.jobs.driver_not_started(JOB, 1, "exit code 78: SyntaxError", is_final=True)
+
+    job = store.jobs.get(JOB)
+    assert (job.state, job.end_reason) == (JobState.FAILED, "exit code 78: SyntaxError")
+    assert (job.is_supervised, job.is_restarting, job.dead_since) == (False, False, job.ended_at)
+    ended = {store.commands.get(each).state: store.commands.get(each).error for each in (restart, waits)}
+    assert set(ended) == {CommandState.FAILED, CommandState.REFUSED}
+    for error in ended.values():
+        assert error is not None
+        assert error.code == "JOB_NOT_RUNNING"
+        assert "SyntaxError" in error.message
+
+
+@pytest.mark.parametrize("end", [_died, _failed, _asked_for_a_restart, lambda store: None])
+def test_a_supervisor_that_tries_again_says_why_the_job_has_no_driver(
+    store: ControlStore, end: Callable[[ControlStore], None]
+) -> None:
+    register(store, is_supervised=True)
+    end(store)
+    waits = store.commands.submit(request()).id
+    store.jobs.driver_not_started(JOB, 1, "exit code 1: NameError", is_final=False)
+
+    assert store.commands.get(waits).progress is None
+    job = store.jobs.get(JOB)
+    assert (job.state, job.end_reason, job.is_restarting) == (JobState.FAILED, "exit code 1: NameError", True)
+    assert store.commands.get(waits).state is CommandState.PENDING
+
+
+def test_a_restart_shows_why_the_next_driver_does_not_start(store: ControlStore) -> None:
+    register(store, is_supervised=True)
+    restart = _restart(store)
+    store.jobs.driver_not_started(JOB, 1, "exit code 1: NameError", is_final=False)
+
+    found = store.commands.get(restart)
+    assert (found.state, found.progress) == (CommandState.CLAIMED, {"message": "exit code 1: NameError"})
+
+
+@pytest.mark.parametrize("end", [_failed_for_good, _stopped])
+def test_a_supervisor_has_no_say_in_a_job_that_has_ended(
+    store: ControlStore, end: Callable[[ControlStore], None]
+) -> None:
+    register(store, is_supervised=True)
+    end(store)
+    before = store.jobs.get(JOB)
+    store.jobs.driver_not_started(JOB, 1, "too late", is_final=True)
+
+    assert store.jobs.get(JOB) == before
+
+
+def test_a_supervisor_has_no_say_in_a_job_that_a_newer_driver_runs(store: ControlStore) -> None:
+    register(store, is_supervised=True)
+    register(store, generation=2)
+    store.jobs.driver_not_started(JOB, 1, "too late", is_final=True)
+    store.jobs.driver_not_started("unknown", 1, "too late", is_final=True)
+
+    assert store.jobs.get(JOB).state is JobState.STARTING
+
+
+def test_a_restart_is_older_than_the_process_that_starts_next_or_restarts_it(store: ControlStore) -> None:
+    """Fault: the driver that was started by hand after it was ended by it."""
+    register(store, is_supervised=True)
+    _died(store)
+    restart = store.commands.submit(request(CommandKind.RESTART)).id
+    savepoint = store.commands.submit(request()).id
+    register(store, generation=2, process_seconds=30.0)  # it may have read the program before
+    assert store.commands.claimed_by_older(JOB, 2) == ()
+    register(store, generation=3)
+
+    assert [each.id for each in store.commands.claimed_by_older(JOB, 3)] == [restart]
+    assert [each.id for each in store.commands.claim(JOB, 3)] == [savepoint]
+
+
 def test_a_command_that_comes_in_the_moment_in_which_a_job_ends_has_an_outcome(url: str, store: ControlStore) -> None:
     register(store)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 import itertools
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
+from coord_control.driver_report import StartedJob
 from coord_control.errors import InvalidTransition
 from coord_control.exit_codes import NO_RESTART, ExitCode
 from coord_control.supervisor import (
@@ -41,12 +42,27 @@ class Life:
     end_after_term: DriverEnded = field(default_factory=lambda: DriverEnded(ExitCode.STOPPED))
 
 
+class Reported:
+    """What is told to those that wait for a driver."""
+
+    def __init__(self) -> None:
+        self.jobs: list[StartedJob] = []
+        self.texts: list[tuple[str, bool]] = []
+
+    def ended(self, jobs: Sequence[StartedJob]) -> None:
+        self.jobs += jobs
+
+    def not_started(self, reason: str, *, is_final: bool) -> None:
+        self.texts.append((reason, is_final))
+
+
 class SupervisorRig:
     """Clock, launcher and inbox in one: messages come in the order of their times, waiting moves the clock."""
 
     def __init__(self, *lives: Life) -> None:
         self.now = 0.0
         self.log: list[tuple[float, str]] = []
+        self.reports = Reported()
         self._lives = iter(lives)
         self._life: Life | None = None
         self._generation = 0
@@ -93,7 +109,7 @@ class SupervisorRig:
         heapq.heappush(self._schedule, (self.now + after, next(self._order), self._generation, end))
 
     def run(self, policy: Policy) -> int:
-        return supervise(policy, self, self, self.clock)
+        return supervise(policy, self, self, self.clock, self.reports)
 
     def starts(self) -> list[float]:
         return [at for at, what in self.log if what == "start"]
@@ -324,3 +340,47 @@ def test_a_stop_during_the_pause_before_a_restart_on_request_ends_it() -> None:
 
     assert rig.run(Policy(request_pause=5.0)) == 128 + signal.SIGTERM
     assert rig.starts() == [0.0, 0.0]
+
+
+_JOB = StartedJob(name="flights", generation=3, control="sqlite:////tmp/control.db")
+
+
+def test_a_driver_that_does_not_start_is_reported_with_its_reason() -> None:
+    rig = SupervisorRig(Life(9.0, DriverEnded(76, None, (_JOB,))), Life(0.0), Life(9.0, DriverEnded(0, None, (_JOB,))))
+    rig.run(Policy())
+
+    assert rig.reports.jobs == [_JOB, _JOB]
+    again = "its driver does not start: exit code 1: ValueError: boom"
+    assert rig.reports.texts == [(again, False)], "a job that had started says itself why it ends"
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (
+            DriverEnded(78, "SyntaxError: x"),
+            "the driver ended with exit code 78: SyntaxError: x; a restart would not help",
+        ),
+        (_CRASH, "the driver ended with exit code 1: ValueError: boom after 0 restarts"),
+    ],
+)
+def test_the_end_of_a_supervisor_without_a_driver_is_reported(end: DriverEnded, reason: str) -> None:
+    rig = SupervisorRig(Life(0.0, end))
+    rig.run(Policy(max_restarts=0))
+
+    assert rig.reports.texts == [(f"coordctl run has ended: {reason}", True)]
+
+
+def test_a_stop_while_no_driver_runs_is_reported() -> None:
+    rig = SupervisorRig(Life(5.0))
+    rig.request_stop(5.5)
+    rig.run(Policy())
+
+    assert rig.reports.texts[-1] == ("coordctl run has ended: SIGTERM while no driver was running", True)
+
+
+def test_a_job_that_ends_as_it_should_is_not_reported() -> None:
+    for rig in (SupervisorRig(Life(5.0, DriverEnded(0))), SupervisorRig(Life(after_term=1.0))):
+        rig.request_stop(6.0)
+        rig.run(Policy())
+        assert rig.reports.texts == []

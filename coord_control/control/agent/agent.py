@@ -416,6 +416,7 @@ class Agent:
             lease_seconds=self._settings.lease_seconds,
             state=self._state(),
             is_supervised=self._is_supervised(),
+            process_seconds=time.monotonic() - facts.process_started,
             log_file=self._log_file,
             spark_version=facts.spark_version,
             version=facts.version,

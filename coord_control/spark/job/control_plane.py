@@ -43,6 +43,11 @@ class ControlPlane:
         """
         return cls(settings, ControlStore(settings.open_database("coord-control driver")))
 
+    @property
+    def address(self) -> str:
+        """The address of its database, with the password that it may contain."""
+        return self._settings.url
+
     def start(self, port: AgentPort) -> None:
         """Begin, and wait a moment for the database.
 

@@ -64,7 +64,7 @@ from coord_control.spark.live.live_values import LiveValues
 from coord_control.spark.loop.bound_coordinator import BoundCoordinator, DeclaredCoordinator
 from coord_control.spark.loop.coordinator_thread import CoordinatorThread
 from coord_control.spark.loop.runtime import JobRuntime
-from coord_control.spark.process import shutdown
+from coord_control.spark.process import shutdown, start_notice
 from coord_control.spark.queries.progress_listener import ProgressListener
 from coord_control.spark.queries.query import ManagedQuery
 from coord_control.spark.queries.recovery_log import RecoveryLog
@@ -191,6 +191,7 @@ class JobDriver:
             host=socket.gethostname(),
             pid=os.getpid(),
             started_at_seconds=self._started_at_seconds,
+            process_started=start_notice.PROCESS_STARTED,
             version=importlib.metadata.version("coord-control"),
             python_version=platform.python_version(),
             spark_version=self._spark.version,

@@ -53,7 +53,8 @@ class JobOutside:
             self.close()
         else:
             facts = self._port.facts
-            start_notice.announce(facts.name, facts.generation, is_visible=self._plane is not None)
+            control = None if self._plane is None else self._plane.address
+            start_notice.announce(facts.name, facts.generation, control=control)
 
     def close(self) -> None:
         """Record the end of the job, and why it ended."""

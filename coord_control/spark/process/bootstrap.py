@@ -26,7 +26,6 @@ import builtins
 import contextlib
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -37,11 +36,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from coord_control.driver_process import GRACE_VARIABLE, LIFELINE_VARIABLE
+from coord_control.driver_process import GRACE_VARIABLE
+from coord_control.driver_report import DriverReport
 from coord_control.errors import SupervisorLost
 from coord_control.exit_codes import ExitCode, exit_code_of
 from coord_control.signal_wakeup import signals_wake_main_thread
 from coord_control.spark.process import shutdown, start_notice
+from coord_control.spark.process.lifeline import Lifeline, open_lifeline
 
 __all__ = ["main"]
 
@@ -68,14 +69,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _supervised(argv: Sequence[str], stopper: _Stopper) -> int:
-    lifeline = _open_lifeline()
+    lifeline = open_lifeline()
     if lifeline is not None:
         threading.Thread(target=stopper.watch, args=(lifeline,), name="coord-lifeline", daemon=True).start()
     code, error = _run(argv)
     stopper.wait()
     if error is not None and lifeline is not None:
-        with contextlib.suppress(OSError):
-            lifeline.sendall(error.encode())
+        lifeline.report(DriverReport(error=error))
     if stopper.requested and code in (ExitCode.FINISHED, ExitCode.STOPPED):
         code = ExitCode.FINISHED if shutdown.is_end_commanded() else ExitCode.STOPPED
     return ExitCode.RESTART if code == ExitCode.FINISHED and shutdown.is_restart_requested() else code
@@ -106,11 +106,9 @@ class _Stopper:
         if self._stopping is not None:
             self._stopping.join()
 
-    def watch(self, lifeline: socket.socket) -> None:
+    def watch(self, lifeline: Lifeline) -> None:
         """Wait for the end of the supervisor, then stop the driver in its place: SIGTERM, grace period, SIGKILL."""
-        with contextlib.suppress(OSError):
-            while lifeline.recv(64):
-                pass
+        lifeline.wait_for_end()
         saying = threading.Thread(target=_say_that_the_supervisor_is_gone, name="coord-last-words", daemon=True)
         saying.start()
         saying.join(_SAYING_SECONDS)  # printing blocks if the terminal or pipe is not read
@@ -124,16 +122,6 @@ class _Stopper:
 def _say_that_the_supervisor_is_gone() -> None:
     with contextlib.suppress(OSError, ValueError):  # the terminal may have died with it
         print("the supervisor is gone: stopping", file=sys.stderr)
-
-
-def _open_lifeline() -> socket.socket | None:
-    """Open the lifeline of the supervisor, if any, and do not let processes of the script inherit it."""
-    number = os.environ.pop(LIFELINE_VARIABLE, None)
-    if number is None:
-        return None
-    lifeline = socket.socket(fileno=int(number))
-    lifeline.set_inheritable(False)
-    return lifeline
 
 
 def _run(argv: Sequence[str]) -> tuple[int, str | None]:

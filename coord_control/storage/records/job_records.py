@@ -270,9 +270,14 @@ class _OfDriver(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRegistration(_OfDriver):
-    """What a driver reports when it starts."""
+    """What a driver reports when it starts.
+
+    Attributes:
+        process_seconds: how long its process has run; it may not know what was changed in this time.
+    """
 
     state: JobState = JobState.STARTING
+    process_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

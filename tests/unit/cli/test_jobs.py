@@ -63,6 +63,7 @@ def test_show_has_everything_on_one_page(tmp_path: Path, store: ControlStore) ->
     ):
         assert expected in shown
     assert "3 of 4 subtasks" in shown
+    assert "metrics: http://127.0.0.1:9404/metrics\n" in shown
     [gateway] = [line for line in shown.splitlines() if "closed" in line and "500 ms" in line]
     assert gateway.split()[:4] == ["delay-threshold", "2", "closed", "12"]
     assert run(tmp_path, "show", "flights", "--all-gateways").count(" open ") == 3
@@ -94,7 +95,7 @@ def test_a_killed_driver_whose_supervisor_lives_is_not_just_lost(tmp_path: Path,
     kit.put_job(store, "killed", lease_seconds=0.001)
     kit.put_job(store, "alone", lease_seconds=0.001, is_supervised=False)
 
-    assert "UTC; coordctl run is restarting it; in /" in run(tmp_path, "show", "killed")
+    assert "UTC; coordctl run restarts it, if it still runs; in /" in run(tmp_path, "show", "killed")
     assert "restarting it" not in run(tmp_path, "show", "alone")
 
 

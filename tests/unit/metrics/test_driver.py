@@ -33,6 +33,7 @@ FACTS = JobFacts(
     host="h",
     pid=7,
     started_at_seconds=1000.0,
+    process_started=990.0,
     version="0.1",
     python_version="3.11",
     spark_version="4.3",
