@@ -26,7 +26,7 @@ DEMO_STAMP := $(VENV)/.coord-control-demo
 SPARK_ENV := SPARK_LOCAL_IP=127.0.0.1
 
 .PHONY: help setup requirements test-requirements demo test connectors airflow azurite check format-check format lint types imports docs \
-	compat coverage simulate mutations kill-long nightly bench clean
+	compat coverage simulate mutations kill-long nightly pictures bench clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' Makefile
@@ -111,6 +111,10 @@ kill-long: setup ## kill -9 of drivers on real Spark, COORD_KILLS=24 times
 nightly: setup simulate mutations compat azurite ## all that takes long: simulation, mutations, every PySpark, long versions of tests
 	@$(SPARK_ENV) $(BIN)/python -m tests.jvm
 	@$(SPARK_ENV) $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+pictures: setup ## the pictures of the documentation, from what the tests of the pages see
+	@$(SPARK_ENV) $(BIN)/python -m tests.jvm
+	@$(SPARK_ENV) $(BIN)/python -m scripts.pictures
 
 bench: setup ## the benchmarks, as JSON
 	@$(SPARK_ENV) $(BIN)/python -m benchmarks

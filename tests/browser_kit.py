@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.patience import SECONDS
 
-__all__ = ["Screen", "browser", "chromium"]
+__all__ = ["Screen", "browser", "chromium", "keep"]
 
 _ARTIFACTS: Final = Path(__file__).resolve().parents[1] / "test-artifacts"
 #: The same names as in scripts/requirements.
@@ -43,6 +43,13 @@ class Screen:
         path = self._folder / f"{name}.png"
         self.page.screenshot(path=path, animations="disabled")
         return path
+
+
+def keep(content: str, folder: str, name: str) -> None:
+    """Keep a page for people, and for pictures of it."""
+    path = _ARTIFACTS / folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content, encoding="utf-8")
 
 
 def chromium() -> str:

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import yaml
 
+from scripts.dashboards.drawing import drawing, queries
 from tests.deploy_kit import DEPLOY
 from tests.patience import SECONDS
 
@@ -29,6 +30,7 @@ __all__ = [
     "Prometheus",
     "alert_rules",
     "await_data",
+    "draw",
     "impatient_rules",
     "program",
     "prometheus",
@@ -130,12 +132,16 @@ def _panel_queries(job: str) -> Iterator[tuple[str, str]]:
     """Where a query of a dashboard is, and what it asks when somebody looks at a job."""
     for name, choices in _CHOICES.items():
         for panel in json.loads((DEPLOY / "grafana" / name).read_text(encoding="utf-8"))["panels"]:
-            for target in panel.get("targets", ()):
-                expr: str = target["expr"]
-                for placeholder, value in choices.items():
-                    expr = expr.replace(placeholder, value or job)
+            for expr in queries(panel, {each: value or job for each, value in choices.items()}):
                 assert "$" not in expr
                 yield f"{name}: {panel['title']}", expr
+
+
+def draw(server: Prometheus, name: str, job: str, rows: int) -> str:
+    """Draw the first rows of a dashboard of deploy/grafana, as somebody sees them who looks at a job."""
+    dashboard = json.loads((DEPLOY / "grafana" / name).read_text(encoding="utf-8"))
+    choices = {each: value or job for each, value in _CHOICES[name].items()}
+    return drawing(dashboard, server.ever, choices, rows)
 
 
 def _without_comparison(expr: str) -> str:

@@ -22,10 +22,11 @@ import pytest
 import yaml
 
 from coord_control.control.client.control_client import ControlClient
+from tests.browser_kit import keep
 from tests.deploy_kit import DEPLOY
 from tests.patience import eventually
 from tests.places import CHECKOUT
-from tests.prometheus_kit import Prometheus, await_data, impatient_rules, prometheus
+from tests.prometheus_kit import Prometheus, await_data, draw, impatient_rules, prometheus
 
 pytestmark = pytest.mark.spark
 
@@ -96,6 +97,7 @@ def test_the_flights_are_found_and_no_panel_or_alert_is_without_data(
         await_data(
             server, JOB, unknown="query_backlog"
         )  # files do not say what waits; tests/spark has a source that does
+        keep(draw(server, "job.json", JOB, 50), "grafana", "job.html")
 
 
 def freeze_and_kill_a_worker(server: Prometheus, client: ControlClient) -> None:

@@ -24,7 +24,7 @@ from tests.deploy_kit import DEPLOY
 from tests.kill import agent_process
 from tests.kill.forked import Forked
 from tests.patience import eventually
-from tests.prometheus_kit import Prometheus, await_data, impatient_rules, prometheus
+from tests.prometheus_kit import Prometheus, await_data, draw, impatient_rules, prometheus
 from tests.spark.conftest import MakeStream
 from tests.spark.counting import Counting
 from tests.spark.jobs import (
@@ -109,6 +109,8 @@ def test_every_panel_and_every_alert_has_data_and_what_is_provoked_fires(
 
         await_data(server, JOB)
         assert not server.ever("coord_control_blocked_events > 1000"), "a query without data is seen as one"
+
+        assert "no data" not in draw(server, "job.json", JOB, 50)  # its first two rows
 
         # What fires at the end is what was provoked.
         firing = server.firing()
