@@ -238,8 +238,8 @@ class ScriptedDriver:
     def has_same_supervisor(self, generation: Generation) -> bool:
         return self.claim.has_same_supervisor(generation)
 
-    def was_released(self, generation: Generation) -> bool:
-        return self.claim.is_released(generation)
+    def has_ended_cleanly(self, generation: Generation) -> bool:
+        return self.claim.has_ended_cleanly(generation)
 
     def is_current(self) -> bool:
         return self.claim.is_current()

@@ -25,6 +25,7 @@ from coord_control.cli.requests import finish
 from coord_control.cli.spark_commands import repartition_states
 from coord_control.cli.storage import existing_job, reference, storage_of
 from coord_control.control.commands import Restore, requested
+from coord_control.control.commands.restore import next_step_of_fork
 from coord_control.durable.files.filesystem import join
 from coord_control.durable.job_folder.generations import NO_GENERATION
 from coord_control.durable.offline.offline_restore import OfflineRestore, check_restore, restore_job
@@ -207,4 +208,4 @@ def _show_restore(restored: OfflineRestore, as_json: bool) -> None:
     kind = "forked" if record.is_fork else "restored"
     say(f"job {restored.job} was {kind} from {record.path}")
     say(f"{human_bytes(restored.linked_bytes)} linked, {human_bytes(restored.copied_bytes)} copied")
-    say("start its driver now: the job resumes from there")
+    say(next_step_of_fork(restored.job) if record.is_fork else "start its driver now: the job resumes from there")

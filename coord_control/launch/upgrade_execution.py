@@ -68,6 +68,10 @@ class _StepFailed(Exception):
     """A step has failed for a reason that a repetition does not change, as after any error but those of :meth:`run`."""
 
 
+class _Overtaken(_StepFailed):
+    """Something else has run the job since it was stopped: nothing more is done, and nothing is undone."""
+
+
 class UpgradeExecution:
     """One upgrade of a job.
 
@@ -123,7 +127,8 @@ class UpgradeExecution:
                 self._tell(f"{step.value}: {failed}")
                 why = "; ".join(filter(None, (self._record.why, str(failed))))
                 is_back = step in (UpgradeStep.STOP_NEW, UpgradeStep.SET_BACK, UpgradeStep.START_OLD)
-                outcome = StepOutcome.FAILED if self._record.rollback or is_back else StepOutcome.GIVEN_UP
+                is_undone = (self._record.rollback or is_back) and not isinstance(failed, _Overtaken)
+                outcome = StepOutcome.FAILED if is_undone else StepOutcome.GIVEN_UP
                 changes = {"why": why, "failed_at": step}
             self._save(step=next_step(step, outcome), **changes)
         return self._record
@@ -185,7 +190,8 @@ class UpgradeExecution:
         self._tell(f"stopping job {job} with savepoint {name}")
         before = newest_claim(self._files, join(self._folder, "generations"))
         try:
-            result = self._client.wait(self._client.stop_with_savepoint(job, label=name, key=f"{name}-stop"))
+            command = self._client.stop_with_savepoint(job, label=name, key=f"{name}-stop")
+            result = self._client.wait(command)
         except (CommandFailed, JobNotRunning) as error:
             raise _StepFailed(str(error)) from error
         assert isinstance(result, StopResult), "it is the result of this command"
@@ -194,7 +200,7 @@ class UpgradeExecution:
         deadline = time.monotonic() + _END_SECONDS
         while token is not None and supervisor_of(token) is not None and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
-        return {"savepoint": result.savepoint.path}
+        return {"savepoint": result.savepoint.path, "stopped": self._client.command(command.id).generation}
 
     def _start_new(self) -> _Changes:
         record = self._record
@@ -250,6 +256,7 @@ class UpgradeExecution:
     def _set_back(self) -> _Changes:
         record = self._record
         assert record.savepoint is not None, "it was taken before"
+        self._check_alone()
         key = f"upgrade-{record.id}-back"
         if find_restore(self._files, self._folder, key) is not None or self._stands_at_savepoint():
             return {}
@@ -301,6 +308,7 @@ class UpgradeExecution:
         """Start a program and wait until its queries run; return the generation of its driver."""
         launcher, log = self._launcher, _log(slot)
         if not launcher.has_begun(slot):  # or it is alive, and launched only once for that
+            self._check_alone()
             program = program.model_copy(update={"options": (*program.options, *options)})
             try:
                 launcher.launch(slot, program, request=self._record.id, log_file=log)
@@ -318,6 +326,14 @@ class UpgradeExecution:
                 what = f"its queries do not run after {self._start_seconds:g} s" if is_late else "it has ended"
                 raise _StepFailed(f"{what}; the end of its log ({log}):\n{launcher.tail(slot, _TAIL_LINES)}")
             time.sleep(_LOOK_SECONDS)
+
+    def _check_alone(self) -> None:
+        job, ours = self._client.job(self._record.job), {_log(self._new), _log(self._old)}
+        if self._record.stopped is not None and job.generation > self._record.stopped and job.log_file not in ours:
+            raise _Overtaken(
+                f"generation {job.generation}, which something else has started, has run the job since the savepoint; "
+                "to upgrade it, begin again"
+            )
 
     def _metadata(self) -> CheckpointMetadata:
         assert self._record.savepoint is not None, "it was taken before"

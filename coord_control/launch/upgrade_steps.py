@@ -8,7 +8,8 @@
     SET_BACK  done -> START_OLD   failed -> STUCK
     START_OLD done -> ROLLED_BACK failed -> STUCK
 
-The rollback is the same from everywhere. Nothing here reads a clock or does I/O.
+The rollback is the same from everywhere. START, SET_BACK and START_OLD lead to LEFT if something else has run the job
+since it was stopped: what that has done is not undone. Nothing here reads a clock or does I/O.
 
 Threads: values; :class:`Watch` belongs to one thread.
 """
@@ -57,8 +58,10 @@ TRANSITIONS: Final[Mapping[tuple[UpgradeStep, StepOutcome], UpgradeStep]] = {
     (UpgradeStep.STOP_NEW, StepOutcome.FAILED): UpgradeStep.STUCK,
     (UpgradeStep.SET_BACK, StepOutcome.DONE): UpgradeStep.START_OLD,
     (UpgradeStep.SET_BACK, StepOutcome.FAILED): UpgradeStep.STUCK,
+    (UpgradeStep.SET_BACK, StepOutcome.GIVEN_UP): UpgradeStep.LEFT,
     (UpgradeStep.START_OLD, StepOutcome.DONE): UpgradeStep.ROLLED_BACK,
     (UpgradeStep.START_OLD, StepOutcome.FAILED): UpgradeStep.STUCK,
+    (UpgradeStep.START_OLD, StepOutcome.GIVEN_UP): UpgradeStep.LEFT,
 }
 
 #: The steps that nothing follows.

@@ -35,11 +35,12 @@ from coord_control.storage.command_rows import (
     new_id,
     not_running,
     record,
+    refuse_pending,
     selected,
     write_audit,
 )
 from coord_control.storage.database import Database, Transaction
-from coord_control.storage.job_rows import alive, restarting
+from coord_control.storage.job_rows import alive, is_overdue, restarting
 from coord_control.storage.jobs import COMMANDS_CHANNEL, find, job_not_found, locked_generation
 from coord_control.storage.records import (
     FINISHED_COMMAND_STATES,
@@ -103,7 +104,7 @@ class Commands:
             return record(self._row(transaction, command))
 
     def look(self, command: str) -> CommandRecord:
-        """Return a command; if it has waited too long for a driver, mark it as expired first.
+        """Return a command; if it has waited too long for a driver, give it an outcome first.
 
         Raises:
             CommandNotFound: there is none with this id.
@@ -111,11 +112,16 @@ class Commands:
         with self._database.reading() as transaction:
             row = self._row(transaction, command)
             # By the database's clock, because the client's may differ.
-            is_due = row.state == CommandState.PENDING and row.expires_at <= transaction.now
+            is_due = row.state == CommandState.PENDING and (
+                row.expires_at <= transaction.now or is_overdue(_job(transaction, row.job_id), transaction.now)
+            )
         if not is_due:
             return record(row)
         with self._database.transaction() as transaction:
             _expire(transaction, row.job_id)
+            job = _job(transaction, row.job_id, is_locked=True)
+            if is_overdue(job, transaction.now):  # a driver may have registered meanwhile
+                refuse_pending(transaction, job)
         return self.get(command)
 
     def of_key(self, job: str, key: str) -> CommandRecord | None:
@@ -420,6 +426,11 @@ def _new_row(transaction: Transaction, job: Row[Any], request: CommandRequest) -
     if not alive(job, now) and not restarting(job, now):
         values |= {"state": CommandState.REFUSED, "finished_at": now, "error": to_json(not_running(job))}
     return values
+
+
+def _job(transaction: Transaction, job: int, *, is_locked: bool = False) -> Row[Any]:
+    found = select(tables.jobs).where(tables.jobs.c.id == job)
+    return transaction.execute(found.with_for_update(key_share=True) if is_locked else found).one()
 
 
 def _same(transaction: Transaction, job: Row[Any], request: CommandRequest, key: str) -> CommandRecord:

@@ -30,7 +30,7 @@ from coord_control.storage.records import (
     QueryRecord,
 )
 
-__all__ = ["alive", "driver_expected", "job_record", "of_live_values", "restarting"]
+__all__ = ["alive", "driver_expected", "is_overdue", "job_record", "of_live_values", "restarting"]
 
 #: How long a job counts as restarting. Its supervisor pauses for up to a minute, and Spark has to start; after that the
 #: supervisor is probably gone too.
@@ -66,6 +66,11 @@ def restarting(row: Row[Any], now: datetime) -> bool:
     else:
         return False
     return bool(since + _RESTART >= now)
+
+
+def is_overdue(row: Row[Any], now: datetime) -> bool:
+    """Return whether a supervisor was to start another driver of a job's row, and has not within the time."""
+    return driver_expected(row) and not alive(row, now) and not restarting(row, now)
 
 
 def job_record(

@@ -19,7 +19,14 @@ from coord_control.errors import GenerationSuperseded, JobNotFound, JobStillAliv
 from coord_control.storage import tables
 from coord_control.storage.command_rows import fail_restarts, fulfil_restarts, refuse_pending, tell_restarts
 from coord_control.storage.database import Database, Transaction
-from coord_control.storage.job_rows import alive, driver_expected, job_record, of_live_values, restarting
+from coord_control.storage.job_rows import (
+    alive,
+    driver_expected,
+    is_overdue,
+    job_record,
+    of_live_values,
+    restarting,
+)
 from coord_control.storage.records import (
     AgentMetrics,
     GenerationRecord,
@@ -339,6 +346,9 @@ def _register_job(transaction: Transaction, registration: JobRegistration) -> in
         "version": registration.version,
     }
     if newest < registration.generation:
+        row = transaction.execute(select(tables.jobs).where(tables.jobs.c.id == job)).one()
+        if is_overdue(row, now):  # a client was, or would have been, answered in this way
+            refuse_pending(transaction, row)
         values |= {"driver_started_at": now, "live": None, "agent": None}
         _close_older(transaction, job, registration.generation)
         _forget_progress(transaction, job)

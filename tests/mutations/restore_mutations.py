@@ -223,9 +223,9 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     ),
     (
         Mutation(
-            "apply `latest` again with every new checkpoint",
+            "apply a label or `latest` again when it means another checkpoint",
             prepared_restore.applied_restore,
-            "if is_same or ref == restore.ref == LATEST:",
+            "if is_same or ref in (restore.ref, restore.path):",
             "if is_same:",
         ),
         _RESTORING,

@@ -127,6 +127,7 @@ def test_a_second_driver_fences_the_first_one_off(make_job: MakeJob, source: Fil
     with make_job() as second:
         # Making it has waited until the first one has ended and said so.
         assert second._driver.claim.is_previous_released()
+        assert not second._driver.claim.has_ended_cleanly(first.generation), "what it was asked for may be unfinished"
         waiting.join(SECONDS)
         assert not query.isActive
         source.add(rows(3))

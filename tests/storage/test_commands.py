@@ -148,6 +148,24 @@ def test_a_supervisor_that_does_not_come_back_is_not_waited_for(
 
 
 @pytest.mark.parametrize("end", [_died, _failed, _asked_for_a_restart])
+def test_what_waits_for_a_supervisor_that_does_not_come_back_is_refused(
+    store: ControlStore, end: Callable[[ControlStore], None]
+) -> None:
+    """Fault: a restore waited for ten minutes, and was carried out by a driver that was started by hand meanwhile."""
+    register(store, is_supervised=True)
+    end(store)
+    seen, unseen = (store.commands.submit(request(CommandKind.RESTORE, key=str(key))).id for key in range(2))
+    assert store.commands.look(seen).state is CommandState.PENDING
+    _pass(store, 181)
+    assert store.commands.look(seen).state is CommandState.REFUSED
+
+    register(store, generation=2)
+    found = store.commands.get(unseen)
+    assert (found.state, found.error and found.error.code) == (CommandState.REFUSED, "JOB_NOT_RUNNING")
+    assert store.commands.claim(JOB, 2) == ()
+
+
+@pytest.mark.parametrize("end", [_died, _failed, _asked_for_a_restart])
 def test_a_job_without_a_supervisor_is_not_being_started_again(
     store: ControlStore, end: Callable[[ControlStore], None]
 ) -> None:

@@ -49,6 +49,7 @@ from coord_control.control.settings import ControlSettings
 from coord_control.errors import (
     CoordControlError,
     DatabaseError,
+    Fenced,
     GenerationSuperseded,
     JobClosed,
     JobNameTaken,
@@ -82,6 +83,8 @@ _CLOSE_SECONDS: Final = 5.0
 _BUSY_SECONDS: Final = 0.1
 _CLAIMED_AT_ONCE: Final = 50
 _FENCED_SECONDS: Final = 5.0
+#: What a job answers that has ended.
+_OVER: Final = (JobClosed, Fenced)
 
 
 class Agent:
@@ -346,7 +349,7 @@ class Agent:
 
     def _write_parts(self) -> None:
         """Write queries and operators if they have changed; what changes all the time is part of the heartbeat."""
-        with contextlib.suppress(JobClosed), self._reporter.unless_refused():
+        with contextlib.suppress(*_OVER), self._reporter.unless_refused():
             queries, operators = self._queries(), self._operators()
             seen = tuple(replace(each, epoch=None) for each in queries)
             if seen != self._written[0]:
@@ -380,7 +383,7 @@ class Agent:
         now = datetime.datetime.now(datetime.UTC)
         if not self._sampler.is_due(now):
             return
-        with contextlib.suppress(JobClosed):
+        with contextlib.suppress(*_OVER):
             sampled = self._sampler.take(self._port.status(), now)
             if sampled.queries or sampled.operators:
                 self._buffer.sample(sampled)
@@ -391,7 +394,7 @@ class Agent:
         return JobState.RUNNING if self._port.is_ready() else JobState.STARTING
 
     def _live(self) -> LiveStatus | None:
-        with contextlib.suppress(JobClosed):
+        with contextlib.suppress(*_OVER):
             metrics, spark_ui = self._port.metrics_address(), self._facts.spark_ui
             return live_status(self._port.status(), self._reporter.current, metrics, spark_ui)
         return None

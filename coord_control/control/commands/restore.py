@@ -25,7 +25,12 @@ from coord_control.durable.restore.checks import refuse
 from coord_control.durable.restore.request import RestoreRequest
 from coord_control.storage.records import CommandKind, CommandRecord, JobRecord, Outcome
 
-__all__ = ["Restore", "RestoreResult"]
+__all__ = ["Restore", "RestoreResult", "next_step_of_fork"]
+
+
+def next_step_of_fork(job: str) -> str:
+    """Return what to do with a job that was forked."""
+    return f'start its program now: Job("{job}", ...) with the same root, and with separate sinks'
 
 
 class RestoreResult(CommandResult):
@@ -51,7 +56,11 @@ class RestoreResult(CommandResult):
         )
 
     def text(self, job: str) -> str:
-        return f"job {self.job} resumes from checkpoint {self.checkpoint}: {self.path}"
+        if self.job == job:
+            return f"job {job} resumes from checkpoint {self.checkpoint}: {self.path}"
+        return (
+            f"job {self.job} was forked from checkpoint {self.checkpoint}: {self.path}\n{next_step_of_fork(self.job)}"
+        )
 
 
 class Restore(RestoreRequest, Command[RestoreResult]):

@@ -111,7 +111,7 @@ class DriverPort(Protocol):
     def has_same_supervisor(self, generation: Generation) -> bool:
         """Return whether this driver and an earlier one were started by the same supervisor."""
 
-    def was_released(self, generation: Generation) -> bool:
+    def has_ended_cleanly(self, generation: Generation) -> bool:
         """Return whether an earlier driver has recorded on the storage that it ended cleanly.
 
         Raises:

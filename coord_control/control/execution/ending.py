@@ -112,4 +112,4 @@ def has_ended(command: CommandRecord, port: DriverPort, now: datetime.datetime) 
         return False
     if command.expires_at < now:
         return True
-    return any(port.was_released(Generation(each)) for each in range(command.generation, port.facts.generation))
+    return any(port.has_ended_cleanly(Generation(each)) for each in range(command.generation, port.facts.generation))

@@ -1,7 +1,8 @@
 """Claims of generations: which process is the job's driver, decided by the content of a file (protocol section 6).
 
 ``<folder>/<n>.json`` is the claim of generation n. A driver owns n when the file holds that driver's own claim, with
-its random token. ``<n>.released`` says that the driver of generation n ended in good order.
+its random token. ``<n>.released`` says that nothing of the driver of generation n runs any more: it ended in good
+order, or, if the file is not empty, because it was fenced off.
 
 Three steps make that safe, also on a storage whose create-if-absent looks first and writes later, so that two drivers
 may both succeed:
@@ -76,6 +77,8 @@ _MAX_PAUSE_SECONDS: Final = 2.0
 
 _NUMBERED: Final = re.compile(r"([1-9]\d*)\.")
 _CLAIM_NAME: Final = re.compile(r"([1-9]\d*)\.json")
+#: In the file that releases a claim.
+_FENCED: Final = b"fenced"
 _WANTED_NAME: Final = re.compile(r"([1-9]\d*)\.([0-9a-f]+)\.wanted")
 
 
@@ -165,16 +168,27 @@ class Claim:
         """
         return self._clock() - self._checked_at <= LEASE_SECONDS
 
-    def release(self) -> None:
-        """Say that this driver has ended in good order. May be called again."""
+    def release(self, *, is_fenced: bool = False) -> None:
+        """Say that nothing of this driver runs any more. May be called again.
+
+        Args:
+            is_fenced: it ended because of a newer driver, with what it was doing unfinished.
+        """
         try:
-            self._files.create(_released_path(self._folder, self.generation), b"")
+            self._files.create(_released_path(self._folder, self.generation), _FENCED if is_fenced else b"")
         except AlreadyExists:
             return
 
     def is_released(self, generation: Generation) -> bool:
-        """Say whether the driver of an earlier generation ended in good order; False also for one long forgotten."""
+        """Say whether nothing of an earlier driver runs any more, as it said; False also for one long forgotten."""
         return self._files.exists(_released_path(self._folder, generation))
+
+    def has_ended_cleanly(self, generation: Generation) -> bool:
+        """Say whether the driver of an earlier generation ended in good order; False also for one long forgotten."""
+        try:
+            return self._files.read(_released_path(self._folder, generation)) != _FENCED
+        except FileNotFoundError:
+            return False
 
     def has_same_supervisor(self, generation: Generation) -> bool:
         """Say whether the supervisor of this driver has started that of an earlier generation as well."""

@@ -69,6 +69,7 @@ class UpgradeRecord(_Model):
         host: where it is carried out: both programs run there.
         accept_idle: a query may go without an epoch while the new program is watched.
         savepoint: the folder of its savepoint, once it is taken.
+        stopped: the generation that was stopped with it.
         generation: the first one of the new program that ran.
         why: what has failed.
         failed_at: the last step that failed.
@@ -89,6 +90,7 @@ class UpgradeRecord(_Model):
     allow_non_restored_state: bool = False
     step: UpgradeStep = UpgradeStep.CHECK
     savepoint: str | None = None
+    stopped: int | None = None
     generation: int | None = None
     why: str = ""
     failed_at: UpgradeStep | None = None

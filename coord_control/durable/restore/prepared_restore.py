@@ -48,11 +48,12 @@ from coord_control.durable.job_folder.restore_log import (
 from coord_control.durable.restore.lineage_builder import LineageBuilder
 from coord_control.durable.restore.shuffle_partitions import Repartition, repartition_lineages
 from coord_control.errors import RestoreRefused
-from coord_control.ids import LATEST, Generation, QueryName
+from coord_control.ids import Generation, QueryName
 
 __all__ = [
     "PreparedRestore",
     "applied_restore",
+    "is_restore_of",
     "prepare_restore",
     "queries_of",
     "remove_leftovers",
@@ -113,20 +114,23 @@ def applied_restore(files: Files, job_folder: str, ref: str, source: CheckpointS
     """Find the restore that has done what is asked for; then the job resumes, wherever it was set to since.
 
     Every driver of a job is started with the same ``restore_from``, so it must not compete with restores that were
-    requested later. The same checkpoint is the same path, number and time of completion. ``latest`` means another
-    checkpoint with every new one, and is applied once all the same.
+    requested later. What was asked for has been done if ``ref`` was the same: ``latest`` means another checkpoint with
+    every new one, a label may be given to another one, and a driver that is restarted must not go back to that. It has
+    also been done if the checkpoint was the same: its path, number and time of completion.
 
     Args:
-        source: None if the checkpoint is gone, as retention may remove it after the restore: then ``ref`` decides.
+        source: None if the checkpoint is gone, as retention may remove it after the restore.
     """
     for restore in standing_restores(files, job_folder):
-        if source is None:
-            is_same = ref in (restore.ref, restore.path)
-        else:
-            is_same = restore.is_of(source.path, source.metadata.checkpoint, source.metadata.completed_at)
-        if is_same or ref == restore.ref == LATEST:
+        is_same = source is not None and is_restore_of(restore, source)
+        if is_same or ref in (restore.ref, restore.path):
             return restore
     return None
+
+
+def is_restore_of(restore: RestoreRecord, source: CheckpointSource) -> bool:
+    """Return whether a restore came from this checkpoint."""
+    return restore.is_of(source.path, source.metadata.checkpoint, source.metadata.completed_at)
 
 
 def queries_of(files: Files, job_folder: str) -> list[QueryName]:

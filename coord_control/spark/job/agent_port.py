@@ -193,13 +193,13 @@ class AgentPort:
         """
         return self._claim.has_same_supervisor(generation)
 
-    def was_released(self, generation: Generation) -> bool:
+    def has_ended_cleanly(self, generation: Generation) -> bool:
         """Return whether an earlier driver recorded on the storage that it ended in good order; waits for the storage.
 
         Raises:
             StoreUnavailable: the storage.
         """
-        return self._claim.is_released(generation)
+        return self._claim.has_ended_cleanly(generation)
 
     def is_current(self) -> bool:
         """Return whether, on the storage, no newer driver has claimed the job; waits for the storage.

@@ -332,7 +332,7 @@ class JobDriver:
         if self._is_unborn() and remove_unborn(self.place.files, self.place.folder):
             _log.info("= job %s was not restored, and has never run: nothing of it is left", self._name)
             return
-        self.claim.release()
+        self.claim.release(is_fenced=isinstance(self.life.error, Fenced))
 
     def _is_unborn(self) -> bool:
         # The control database remembers generations, and would refuse lower ones. A driver that waits for the job finds

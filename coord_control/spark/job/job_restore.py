@@ -33,10 +33,15 @@ from coord_control.durable.checkpoints.catalog import Catalog
 from coord_control.durable.checkpoints.checkpoint_source import open_checkpoint
 from coord_control.durable.files.filesystem import Files, join
 from coord_control.durable.job_folder.restore_log import RestoreRecord
-from coord_control.durable.restore.prepared_restore import PreparedRestore, applied_restore, prepare_restore
+from coord_control.durable.restore.prepared_restore import (
+    PreparedRestore,
+    applied_restore,
+    is_restore_of,
+    prepare_restore,
+)
 from coord_control.durable.restore.request import RestoreRequest, check_request
 from coord_control.errors import CheckpointNotFound, MissingRecord
-from coord_control.ids import Generation
+from coord_control.ids import LATEST, Generation
 from coord_control.spark.hadoop_files import absolute, files_for
 from coord_control.spark.job.pending_restore import PendingRestore
 from coord_control.spark.job.program_check import program_check
@@ -83,6 +88,16 @@ class JobRestore(PendingRestore):
                         allow_non_restored_state=request.allow_non_restored_state,
                         request=request,
                         files=storage,
+                    )
+                if ref != LATEST and not is_restore_of(applied, source):
+                    _log.warning(
+                        "= job %s: %s is another checkpoint now (%s), which is NOT restored, because a restore is "
+                        "applied once; to restore it, stop the job and use coordctl restore %s %s",
+                        job,
+                        ref,
+                        path,
+                        job,
+                        ref,
                     )
         except (CheckpointNotFound, MissingRecord):
             if (applied := applied_restore(files, folder, ref, None)) is None:

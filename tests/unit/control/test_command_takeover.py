@@ -74,6 +74,17 @@ def test_a_stop_that_killed_its_driver_ends_this_job_as_well(tmp_path: Path) -> 
     assert decide(two(tmp_path), command(CommandKind.STOP)) == EndJob()
 
 
+def test_a_stop_whose_driver_was_fenced_off_ends_the_job_of_the_newer_one(tmp_path: Path) -> None:
+    """Fault: the fenced driver counted as having ended in good order: its stop was given up, and the job ran."""
+    first = ScriptedDriver(tmp_path)
+    first.claim.release(is_fenced=True)
+    second = ScriptedDriver(tmp_path)
+
+    assert second.claim.is_released(first.claim.generation), "nothing of it runs"
+    assert decide(second, command(CommandKind.STOP)) == EndJob()
+    assert decide(second, command(CommandKind.STOP_WITH_SAVEPOINT)) == Again()
+
+
 def test_a_stop_of_long_ago_does_not_end_a_job_that_somebody_has_started_since(tmp_path: Path) -> None:
     found = decide(two(tmp_path), command(CommandKind.STOP, age_seconds=3600.0))
     assert state_of(found) is CommandState.COMPLETED
@@ -120,7 +131,7 @@ def test_a_job_that_has_gone_beyond_its_last_savepoint_does_not_end_with_it(furt
         files=files,
         storage=lambda path: files,
         facts=SimpleNamespace(folder=restore_kit.JOB, generation=2),
-        was_released=lambda generation: False,
+        has_ended_cleanly=lambda generation: False,
         has_same_supervisor=lambda generation: False,
     )
     found = take_over(asked, port, NOW)

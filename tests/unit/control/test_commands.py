@@ -142,7 +142,12 @@ _MADE = commands.CheckpointResult(checkpoint=7, kind="savepoint", path="/s/7", d
         (commands.StopResult(), "job j has stopped"),
         (commands.StopResult(savepoint=_MADE), "job j has stopped after savepoint 7"),
         (commands.RestartResult(generation=3), "job j is running again, generation 3"),
-        (commands.RestoreResult(path="/c/7", checkpoint=7, job="k"), "job k resumes from checkpoint 7: /c/7"),
+        (commands.RestoreResult(path="/c/7", checkpoint=7, job="j"), "job j resumes from checkpoint 7: /c/7"),
+        (
+            commands.RestoreResult(path="/c/7", checkpoint=7, job="k"),
+            "job k was forked from checkpoint 7: /c/7\n"
+            'start its program now: Job("k", ...) with the same root, and with separate sinks',
+        ),
         (commands.DisposeResult(path="/c/7", checkpoint=7), "removed /c/7"),
         (commands.SendEventResult(number=3), "event 3 has taken effect"),
         (commands.AskResult(answer={"minutes": 45}), '{\n  "minutes": 45\n}'),

@@ -82,14 +82,18 @@ class World:
         self.savepoints.setdefault(key, save(LocalFiles(), self.folder).path)
         return key
 
-    def stop_with_savepoint(self, job: str, *, label: str, key: str) -> str:
+    def stop_with_savepoint(self, job: str, *, label: str, key: str) -> Any:
         if UpgradeStep.STOP not in self.fails and key not in self.savepoints:
             assert self.running == "old"
             self.running = None
             self.savepoints[key] = save(LocalFiles(), self.folder, label=label).path
-        return key
+        return SimpleNamespace(id=key)
 
-    def wait(self, key: str) -> CheckpointResult | StopResult:
+    def command(self, key: str) -> Any:
+        return SimpleNamespace(generation=1)  # that claimed the stop, whoever asks again
+
+    def wait(self, command: Any) -> CheckpointResult | StopResult:
+        key = command if isinstance(command, str) else command.id
         if key not in self.savepoints:
             raise CommandFailed(key, "stop_with_savepoint", "EXPIRED", "it took too long")
         made = CheckpointResult(
@@ -256,6 +260,40 @@ def test_wherever_it_is_killed_the_same_command_brings_it_to_the_same_end(
             assert (restored.key, restored.number) == ("upgrade-12ab-back", 2)
         if UpgradeStep.START in fails:
             assert restored is None
+
+
+@pytest.mark.parametrize(
+    ("fails", "step", "launched"),
+    [
+        ((), UpgradeStep.START, []),
+        ((UpgradeStep.VERIFY,), UpgradeStep.SET_BACK, ["new"]),
+        ((UpgradeStep.VERIFY,), UpgradeStep.START_OLD, ["new"]),
+    ],
+)
+def test_what_something_else_has_done_since_is_not_undone(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fails: tuple[UpgradeStep, ...],
+    step: UpgradeStep,
+    launched: list[str],
+) -> None:
+    """Fault: a job that was started by hand after its upgrade was killed was set back behind what it had done since."""
+    world = World(tmp_path, frozenset(fails), True)
+    for cut in range(1, 9):
+        assert _upgrade(world, monkeypatch, (cut, "after")) is None
+        record = read_upgrade(LocalFiles(), world.folder)
+        assert record is not None
+        if record.step is step:
+            break
+        world = World(tmp_path / str(cut), frozenset(fails), True)
+    restored = newest_restore(LocalFiles(), world.folder)
+    world.running, world.log_file, world.generation = "old", "/logs/by-hand", world.generation + 1
+    done = _upgrade(world, monkeypatch)
+
+    assert done is not None
+    assert (done.step, world.running, world.launched) == (UpgradeStep.LEFT, "old", launched)
+    assert "which something else has started" in done.why
+    assert newest_restore(LocalFiles(), world.folder) == restored
 
 
 def test_a_job_without_a_checkpoint_takes_one_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,3 +41,22 @@ def test_sinks_that_an_earlier_restore_has_left_are_not_passed_over_in_silence(
     warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert len(warnings) == (is_asked and not was_asked)
     assert all(f"coordctl restore flights {source.path} --roll-back-sinks" in each for each in warnings)
+
+
+def test_a_name_that_means_another_checkpoint_now_is_not_restored_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Fault: a driver that was restarted after a crash went back to a savepoint that had got the label meanwhile."""
+    root, files = f"file:{tmp_path}", LocalFiles()
+    first = put_checkpoint(files, f"{root}/saved")
+    verify, job = (lambda: None), f"{root}/flights"
+    prepare_restore(
+        files, job, first, generation=Generation(4), verify_claim=verify, ref=first.path, is_fork=False
+    ).commit()
+    put_checkpoint(files, first.path, checkpoint=8)
+    with caplog.at_level(logging.WARNING, "coord_control.job"):
+        assert JobRestore.wanted("flights", NO_SESSION, root, RestoreRequest(ref=first.path)) is None
+
+    [warning] = [each.getMessage() for each in caplog.records]
+    assert "NOT restored" in warning
+    assert f"coordctl restore flights {first.path}" in warning
