@@ -175,7 +175,8 @@ class ApiServer(ThreadingHTTPServer):
             assert all(_LABEL.fullmatch(value) for value in metadata.get("labels", {}).values())
         assert template["spec"]["restartPolicy"] == "Never", "podFailurePolicy needs it"
         self.submitted.append(job)
-        made = self.jobs[name] = json.loads(json.dumps(job))
+        made: _Object = json.loads(json.dumps(job))
+        self.jobs[name] = made
         made["metadata"] |= {"uid": f"uid-{next(self._ids)}", "creationTimestamp": self._now()}
         made["status"] = {}
         self._make_pod(made)
