@@ -68,23 +68,24 @@ class Kubernetes:
         self._template = read_template(self._path)
         self._namespace: str = self._template["metadata"]["namespace"]
         self._client: Any = kubernetes.client
+        config: Any = kubernetes.config
         self._no_answer = (urllib3.exceptions.HTTPError, OSError)
-        configuration: Any = kubernetes.client.Configuration()
+        configuration: Any = self._client.Configuration()
         # The methods that this repeats after an answer do not include POST.
         configuration.retries = urllib3.Retry(3, backoff_factor=0.5, status_forcelist=(429, 500, 502, 503, 504))
         file = os.environ.get("KUBECONFIG")  # the package would take what this was when it was imported
         try:
             if file is None and "KUBERNETES_SERVICE_HOST" in os.environ:
-                kubernetes.config.load_incluster_config(client_configuration=configuration)
+                config.load_incluster_config(client_configuration=configuration)
             else:
-                kubernetes.config.load_kube_config(config_file=file, client_configuration=configuration)
-        except (kubernetes.config.ConfigException, OSError, yaml.YAMLError) as error:
+                config.load_kube_config(config_file=file, client_configuration=configuration)
+        except (config.ConfigException, OSError, yaml.YAMLError) as error:
             problem = f"no cluster of Kubernetes is configured ({error})"
             raise LaunchFailed(f"{problem}. Set KUBECONFIG to a file with which kubectl works") from error
-        api: Any = kubernetes.client.ApiClient(configuration)
+        api: Any = self._client.ApiClient(configuration)
         # As plain data: models of the package would drop what they do not know of the template.
-        self._objects: Any = kubernetes.client.CustomObjectsApi(api)
-        self._core: Any = kubernetes.client.CoreV1Api(api)
+        self._objects: Any = self._client.CustomObjectsApi(api)
+        self._core: Any = self._client.CoreV1Api(api)
 
     def launch(
         self, slot: str, program: Program, *, request: str, before: int = 0, log_file: str | None = None

@@ -284,6 +284,32 @@ def test_dagster_starts_the_same_driver_as_the_manifest() -> None:
     assert job["spec"] == {**expected, "ttlSecondsAfterFinished": 604800}
 
 
+def test_the_selectors_of_the_pages_select_what_they_should() -> None:
+    readme = (KUBERNETES / "README.md").read_text(encoding="utf-8")
+    [(key, value)] = re.findall(r"apply -k flights --selector (\S+)!=(\S+)", readme)
+    labels = {each["kind"]: each["metadata"]["labels"] for each in (DRIVER, one("Service", "flights-driver"))}
+    assert [kind for kind, each in labels.items() if each.get(key) != value] == ["Service"]
+
+    page = (DEPLOY.parent / "docs/operations/launchers.md").read_text(encoding="utf-8")
+    [template] = documents(KUBERNETES / "launch/job.yaml")
+    selectors = re.findall(r"kubectl --namespace (\S+) \w+.* --selector (\S+)=(\S+)", page)
+    assert len(selectors) == 2
+    for namespace, key, value in selectors:
+        assert namespace == template["metadata"]["namespace"]
+        for metadata in (template["metadata"], template["spec"]["template"]["metadata"]):
+            assert metadata["labels"][key] == value
+
+
+def test_dagster_may_do_what_its_launcher_does_and_no_more() -> None:
+    allowed = {
+        (each, verb)
+        for rule in one("Role", "job-launcher")["rules"]
+        for each in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert allowed == {("jobs", "create"), ("jobs", "list"), ("jobs", "delete"), ("pods", "list"), ("pods/log", "get")}
+
+
 def test_the_launcher_sets_the_rules_of_the_manifest_where_a_template_has_none() -> None:
     program = Program(script="flights.py", folder=os.getcwd())
     bare = {
