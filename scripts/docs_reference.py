@@ -112,6 +112,7 @@ def _commands() -> str:
 
 def _environment() -> str:
     from coord_control.control.settings import ControlSettings
+    from coord_control.launch.kubernetes_job import TEMPLATE
 
     meanings = _attributes(ControlSettings)
     rows = []
@@ -119,6 +120,7 @@ def _environment() -> str:
         variable = "COORD_CONTROL" if name == "url" else f"COORD_CONTROL_{name.upper()}"
         default = "" if field.default is None or field.is_required() or name == "url" else f"{field.default:g}"
         rows.append(f"| `{variable}` | {meanings[name]} | {default} |")
+    rows.append(f"| `{TEMPLATE}` | The file of the Job from which Dagster's launcher for Kubernetes makes others | |")
     source = (_ROOT / "coord_control" / "driver_process.py").read_text(encoding="utf-8")
     metrics = (_ROOT / "coord_control" / "metrics" / "address.py").read_text(encoding="utf-8")
     driver = [f"| `{name}` | {text} |" for name, text in _DRIVER_VARIABLE.findall(metrics + source)]

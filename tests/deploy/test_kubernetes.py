@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import os
 import re
 import shutil
 import subprocess
@@ -12,10 +14,13 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from coord_control.durable.job_folder.upgrade_record import Program
 from coord_control.exit_codes import NO_RESTART, ExitCode
+from coord_control.launch.kubernetes_job import SLOT, job_of, read_template, slot_label
 from coord_control.metrics.address import DRIVER_PORT, EXPORTER_PORT
 from examples.flights.service import PORT, options_of
 from tests.deploy_kit import (
+    APPLICATION,
     COORD_UID,
     DEPLOY,
     check_coordctl,
@@ -27,7 +32,7 @@ from tests.deploy_kit import (
 )
 
 KUBERNETES: Final = DEPLOY / "kubernetes"
-FOLDERS: Final = ("base", "migrate", "flights")
+FOLDERS: Final = ("base", "migrate", "flights", "launch")
 #: The oldest version of Kubernetes with all that is used, and the newest whose schema is at hand.
 VERSIONS: Final = ("1.31", kubernetes_validate.latest_version())
 
@@ -93,7 +98,8 @@ def test_kustomize_makes_manifests_of_it(folder: str) -> None:
     assert rendered
     for document in rendered:
         kubernetes_validate.validate(document, VERSIONS[0], strict=True)
-        assert document["kind"] == "Namespace" or document["metadata"]["namespace"] == "streams"
+        place = "dagster" if document["metadata"]["name"] == "flights-template" else "streams"
+        assert document["kind"] == "Namespace" or document["metadata"]["namespace"] == place
     images = set(re.findall(r"^\s*(?:- )?image: (\S+)", done.stdout, flags=re.MULTILINE))
     assert images
     assert all(is_pinned(image) for image in images)
@@ -109,7 +115,7 @@ def test_a_kustomization_has_every_file_of_its_folder_and_pins_its_images(folder
     files = [file for each in content.get("configMapGenerator", ()) for file in each.get("files", ())]
     named = {*content["resources"], *files, "kustomization.yaml"}
     assert named == {path.name for path in (KUBERNETES / folder).iterdir()}
-    assert all(is_pinned(f"{image['newName']}:{image['newTag']}") for image in content["images"])
+    assert all(is_pinned(f"{image['newName']}:{image['newTag']}") for image in content.get("images", ()))
 
 
 def container(spec: dict[str, Any]) -> dict[str, Any]:
@@ -248,6 +254,73 @@ def test_the_driver_may_do_what_spark_does_and_no_more() -> None:
     # Spark would ask for more when it stops.
     assert SPARK["spark.kubernetes.driver.service.deleteOnTermination"] == "false"
     assert SPARK["spark.kubernetes.driver.ownPersistentVolumeClaim"] == "false"
+
+
+def test_dagster_starts_the_same_driver_as_the_manifest() -> None:
+    path = KUBERNETES / "launch/job.yaml"
+    spec = container(DRIVER["spec"]["template"]["spec"])
+    options = check_coordctl(spec["command"])
+    start = spec["command"].index(f"{APPLICATION}examples/flights/service.py")
+    program = Program(script=spec["command"][start], args=tuple(spec["command"][start + 1 :]), folder=os.getcwd())
+    job = job_of(read_template(str(path)), program, {}, slot="flights", number=1, request="r", before=0)
+    for version in VERSIONS:
+        kubernetes_validate.validate(job, version, strict=True)
+
+    made = job["spec"]["template"]["spec"]
+    given = {each["name"]: each.get("value") for each in container(made)["env"]}
+    assert (given.pop("COORD_MASTER"), given.pop("COORD_GRACE")) == (options["master"], f"{options['grace']:.0f}s")
+    assert check_script(container(made)["args"]) == list(program.args)
+    assert is_pinned(container(made)["image"])
+    assert given["EXECUTOR_IMAGE"] == container(made)["image"]
+    assert given.keys() == {each["name"] for each in spec["env"]}
+
+    expected = copy.deepcopy(DRIVER["spec"])
+    driver = container(expected["template"]["spec"])
+    driver.pop("command")
+    driver |= {name: container(made)[name] for name in ("args", "env", "image")}
+    marks = job["metadata"]["annotations"]
+    expected["template"]["metadata"]["annotations"] |= marks
+    expected["template"]["metadata"]["labels"] = {**DRIVER["metadata"]["labels"], SLOT: slot_label("flights")}
+    assert job["spec"] == {**expected, "ttlSecondsAfterFinished": 604800}
+
+
+def test_the_selectors_of_the_pages_select_what_they_should() -> None:
+    readme = (KUBERNETES / "README.md").read_text(encoding="utf-8")
+    [(key, value)] = re.findall(r"apply -k flights --selector (\S+)!=(\S+)", readme)
+    labels = {each["kind"]: each["metadata"]["labels"] for each in (DRIVER, one("Service", "flights-driver"))}
+    assert [kind for kind, each in labels.items() if each.get(key) != value] == ["Service"]
+
+    page = (DEPLOY.parent / "docs/operations/launchers.md").read_text(encoding="utf-8")
+    [template] = documents(KUBERNETES / "launch/job.yaml")
+    selectors = re.findall(r"kubectl --namespace (\S+) \w+.* --selector (\S+)=(\S+)", page)
+    assert len(selectors) == 2
+    for namespace, key, value in selectors:
+        assert namespace == template["metadata"]["namespace"]
+        for metadata in (template["metadata"], template["spec"]["template"]["metadata"]):
+            assert metadata["labels"][key] == value
+
+
+def test_dagster_may_do_what_its_launcher_does_and_no_more() -> None:
+    allowed = {
+        (each, verb)
+        for rule in one("Role", "job-launcher")["rules"]
+        for each in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert allowed == {("jobs", "create"), ("jobs", "list"), ("jobs", "delete"), ("pods", "list"), ("pods/log", "get")}
+
+
+def test_the_launcher_sets_the_rules_of_the_manifest_where_a_template_has_none() -> None:
+    program = Program(script="flights.py", folder=os.getcwd())
+    bare = {
+        "metadata": {"namespace": "streams"},
+        "spec": {"template": {"spec": {"containers": [{"name": "driver", "image": "x:1.0"}]}}},
+    }
+    spec = job_of(bare, program, {}, slot="flights", number=1, request="r", before=0)["spec"]
+    for name in ("podFailurePolicy", "podReplacementPolicy", "completions", "parallelism"):
+        assert spec[name] == DRIVER["spec"][name]
+    for name in ("restartPolicy", "terminationGracePeriodSeconds"):
+        assert spec["template"]["spec"][name] == DRIVER["spec"]["template"]["spec"][name]
 
 
 @pytest.mark.parametrize("spec", PODS)

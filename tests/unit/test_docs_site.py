@@ -60,7 +60,7 @@ def test_the_reference_has_every_command_variable_and_error() -> None:
             assert command.hidden or f"`coordctl {each}`" in made["commands.md"]
     for field in ControlSettings.model_fields:
         assert f"COORD_CONTROL_{field.upper()}`" in made["environment.md"] or field == "url"
-    for name in ("COORD_CONTROL", "COORD_METRICS", "COORD_RESTORE_FROM"):
+    for name in ("COORD_CONTROL", "COORD_KUBERNETES_TEMPLATE", "COORD_METRICS", "COORD_RESTORE_FROM"):
         assert f"| `{name}` |" in made["environment.md"]
     assert "| `Fenced` | " in made["errors.md"]
     assert "| `schedules` | list of [ScheduleSpec](#schedulespec) | " in made["component.md"]

@@ -31,7 +31,7 @@ from coord_control.control.settings import absolute_url
 from coord_control.dagster.metadata import Metadata, entries
 from coord_control.dagster.spec import StartSpec
 from coord_control.durable.job_folder.upgrade_record import Program
-from coord_control.errors import DatabaseNotFound, JobNotFound, LaunchFailed, SchemaMismatch
+from coord_control.errors import DatabaseNotFound, JobNotFound, LaunchFailed, PackageMissing, SchemaMismatch
 from coord_control.launch.launcher import Launch, Launcher
 from coord_control.launch.local_launcher import LocalLauncher
 from coord_control.log_tail import log_tail
@@ -153,6 +153,7 @@ def wait_for_driver(
     log_file: str | None,
     is_expected: Callable[[], bool],
     supervisor: str | None = None,
+    tail: Callable[[], str] | None = None,
 ) -> JobRecord:
     """Wait for a driver of a later generation, until it is running or has ended cleanly.
 
@@ -161,7 +162,8 @@ def wait_for_driver(
         deadline: the end of the wait, by the monotonic clock.
         log_file: the log of the driver.
         is_expected: returns False once no process is left that would start a driver.
-        supervisor: the process id of the supervisor that starts the driver.
+        supervisor: the process id of the supervisor that starts the driver, if it is on this machine.
+        tail: returns the end of the log; by default that of the file ``log_file``.
 
     Raises:
         dagster.Failure: there is no such driver in time; contains the end of the log.
@@ -174,7 +176,7 @@ def wait_for_driver(
         if record is not None and record.generation > before and _is_there(record):
             return record
         if is_last:
-            raise _not_there(name, log_file, supervisor, is_late=is_late)
+            raise _not_there(name, log_file, supervisor, tail, is_late=is_late)
         time.sleep(_LOOK_SECONDS)
 
 
@@ -225,7 +227,10 @@ def _launcher(spec: StartSpec, environment: dict[str, str]) -> Launcher:
         make: Callable[[dict[str, str]], Launcher] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise LaunchFailed(f"there is no launcher {spec.launcher}: {error}") from error
-    return make(environment)
+    try:
+        return make(environment)
+    except PackageMissing as error:
+        raise LaunchFailed(str(error)) from error
 
 
 class _Place:
@@ -240,6 +245,13 @@ class _Place:
 
     def is_alive(self) -> bool:
         return self._launcher.is_alive(self._slot)
+
+    def tail(self) -> str:
+        return self._launcher.tail(self._slot, _TAIL_LINES)
+
+    def pid(self, launch: Launch | None) -> str | None:
+        """Return the process id of the launch's supervisor; None if it is on another machine, or unknown."""
+        return launch.process if launch is not None and isinstance(self._launcher, LocalLauncher) else None
 
     def launch(self, spec: StartSpec, *, request: str, before: int) -> Launch | None:
         program, log_file = program_of(spec), spec.log_file
@@ -266,10 +278,13 @@ def _launched(client: ControlClient, name: str, place: _Place, launch: Launch, d
             deadline=deadline,
             log_file=launch.log_file,
             is_expected=place.is_alive,
-            supervisor=launch.process,
+            supervisor=place.pid(launch),
+            tail=place.tail,
         )
     except dg.DagsterExecutionInterruptedError:
-        tell(f"The run is being cancelled; job {name} keeps starting. To end it: kill {launch.process}")
+        pid = place.pid(launch)
+        end = f". To end it: kill {pid}" if pid is not None else f" as {launch.process}"
+        tell(f"The run is being cancelled; job {name} keeps starting{end}")
         raise
     what = "has run and ended" if running.state is JobState.ENDED else "runs"
     tell(f"job {name} {what} on {running.host}: process {running.pid}, generation {running.generation}")
@@ -299,8 +314,8 @@ def _wait_for_other(client: ControlClient, name: str, place: _Place, deadline: f
             return
         if time.monotonic() >= deadline:
             launch = place.newest()
-            log_file, supervisor = (None, None) if launch is None else (launch.log_file, launch.process)
-            raise _not_there(name, log_file, supervisor, is_late=True)
+            log_file = None if launch is None else launch.log_file
+            raise _not_there(name, log_file, place.pid(launch), place.tail, is_late=True)
         time.sleep(_LOOK_SECONDS)
 
 
@@ -310,8 +325,10 @@ def _is_there(record: JobRecord) -> bool:
     return record.is_alive and record.state is JobState.RUNNING
 
 
-def _not_there(name: str, log_file: str | None, supervisor: str | None, *, is_late: bool) -> dg.Failure:
-    tail = log_tail(log_file, _TAIL_LINES)
+def _not_there(
+    name: str, log_file: str | None, supervisor: str | None, read_tail: Callable[[], str] | None, *, is_late: bool
+) -> dg.Failure:
+    tail = log_tail(log_file, _TAIL_LINES) if read_tail is None else read_tail()
     last = tail.rstrip().rpartition("\n")[2].strip()
     said = f"; the last line of its log: {last}" if last else ""
     metadata = entries({"log_tail": tail, "log_file": dg.MetadataValue.path(log_file) if log_file else None})
