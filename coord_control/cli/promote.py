@@ -66,7 +66,7 @@ def promote(
     about that of its parent. Then the parent is stopped with the savepoint promoted-FORK; if that fails it runs on.
     The result has the commands to go back.
 
-    If this command is interrupted, the same command continues; if FORK was promoted already, it says so.
+    If this command is interrupted, the same command continues; if FORK was promoted already, it prints that result.
 
     Exit codes: 0 promoted (--check: ready), 75 not ready or not stopped, the parent runs on, 78 refused.
     """

@@ -6,7 +6,7 @@ for it: the stop is a command with a key, so the same call finds it again, whate
     no stop with a key of this promotion, or it has failed     the fork is checked, and the stop requested
     a stop in progress                                         it is followed, without another check
     a completed one, and the parent does not run               promoted already
-    a completed one, and the parent was started again          somebody went back: another promotion, with another key
+    a completed one, and the parent was started again          another promotion, with another key
 
 This starts no process and needs no machine in particular. It reads the storage of both jobs for the fork's restores,
 which name its parent, and for upgrades, and writes nothing there.
@@ -242,7 +242,7 @@ class _Place:
         """Request the stop of the parent; the same number finds the same command."""
         taken = {each.label for each in self._client.savepoints(self.parent)}
         label, again = f"promoted-{self.fork}"[:MAX_LABEL], 2
-        while label in taken:  # somebody went back from an earlier promotion, and its savepoint is still there
+        while label in taken:  # the savepoint of an earlier promotion, which was taken back
             suffix = f"-{again}"
             label, again = f"promoted-{self.fork}"[: MAX_LABEL - len(suffix)] + suffix, again + 1
         return self._client.stop_with_savepoint(self.parent, label=label, key=f"promote-{self.fork}-{number}")
@@ -286,7 +286,7 @@ class _Place:
     def _judged(self, fork: JobRecord, parent: JobRecord) -> Readiness:
         restored = newest_restore(self._storage(fork.folder), fork.folder)
         newest = next(iter(self._client.checkpoints(self.fork, state=CheckpointState.COMPLETED, limit=1)), None)
-        # By generations, because clocks differ. A restore has one of its own, or that of a driver that began with it.
+        # By generations, because clocks differ. A restore has a separate one, or that of a driver that began with it.
         is_saved = newest is not None and (restored is None or (newest.generation or 0) >= restored.generation)
         return readiness_of(fork, parent, is_saved=is_saved, max_backlog=self._max_backlog)
 
