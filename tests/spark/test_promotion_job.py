@@ -29,7 +29,7 @@ def _start(job: cc.Job, source: FileStream, results: Results) -> None:
 
 def _has_all(results: Results, epochs: int) -> bool:
     """Return whether the newest sum of each key is that of all rows of so many epochs."""
-    found = dict(row for epoch in sorted(results) for row in results[epoch])
+    found: dict[str, int] = dict(row for epoch in sorted(results) for row in results[epoch])
     oracle = {
         row["key"]: sum(each["value"] for epoch in range(epochs) for each in rows(epoch) if each["key"] == row["key"])
         for row in rows(0)
