@@ -54,6 +54,7 @@
         - CommandNotFound, RecordNotFound, KeyReused, CommandNotCancellable, JobNotRunning, JobStillAlive
         - GenerationSuperseded, JobNameTaken
         - LaunchFailed               a program cannot be started
+        - NotPromotable              the fork cannot take the place of its parent, or not yet
         - NotUpgradable              the job cannot be upgraded from here, or is being upgraded
         - JobRootMismatch            the job's folder is new, but its name has a history
     - JobStopRequested               the job was stopped while its last driver crashed: it does not start

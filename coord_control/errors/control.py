@@ -29,6 +29,7 @@ __all__ = [
     "JobStopRequested",
     "KeyReused",
     "LaunchFailed",
+    "NotPromotable",
     "NotUpgradable",
     "RecordNotFound",
     "RecordRefused",
@@ -61,6 +62,14 @@ class NotUpgradable(ControlError):
     def __init__(self, job: str, problem: str, way_out: str) -> None:
         self.job, self.problem, self.way_out = job, problem, way_out
         super().__init__(f"job {job!r} cannot be upgraded: {problem}; {way_out}")
+
+
+class NotPromotable(ControlError):
+    """A fork cannot take the place of its parent, or not yet; the parent was not stopped for it."""
+
+    def __init__(self, fork: str, problem: str, way_out: str, *, retry: bool = False) -> None:
+        self.fork, self.problem, self.way_out, self.retry = fork, problem, way_out, retry
+        super().__init__(f"job {fork!r} cannot be promoted: {problem}; {way_out}")
 
 
 class RecordNotFound(ControlError):

@@ -13,14 +13,14 @@ import pytest
 from coord_control.dagster.definitions.action_jobs import build_jobs
 from coord_control.dagster.spec import StartSpec, StreamingJobSpec
 from coord_control.dagster.translator import StreamingJobTranslator
-from coord_control.storage.records import CommandState
+from coord_control.storage.records import CommandKind, CommandState
 from tests.agent_kit import OPERATOR, ScriptedDriver
 from tests.dagster.action_kit import Actions, Ended, meanwhile, saved_job
 from tests.dagster_kit import (
     Plane,
     plane_in,
 )
-from tests.patience import eventually
+from tests.patience import SECONDS, eventually
 
 EVENT: dict[str, Any] = {"operator": OPERATOR, "event_type": "Threshold", "payload": {"minutes": 45}}
 
@@ -60,7 +60,7 @@ def test_a_job_can_be_started_only_if_it_is_known_how() -> None:
     assert names() == set()
     assert "start_streaming_job" not in names(plain)
     assert names(plain, startable) == names(plain) | {"start_streaming_job", "upgrade_streaming_job"}
-    assert len(names(plain)) == 9
+    assert len(names(plain)) == 10
 
 
 @pytest.mark.parametrize("name", ["flights-v2", "flights.eu", "2flights", "name", "value", "mro", "__init__"])
@@ -436,3 +436,42 @@ def test_a_question_is_not_waited_for_longer_than_it_may_take(plane: Plane, acti
     driver.is_away = False
     again = actions.run("ask_operator", **QUESTION, again=ended)
     assert again.is_success, again.description
+
+
+# Promotions.
+
+
+def test_a_fork_is_promoted_once_and_says_how_to_go_back(plane: Plane, actions: Actions) -> None:
+    actions.jobs = (StreamingJobSpec(name="flights"), StreamingJobSpec(name="copy"))
+    parent = plane.driver()
+    client = plane.client()
+    client.wait(client.trigger_savepoint("flights", label="before"), SECONDS)
+    assert actions.run("fork_streaming_job", job="flights", as_name="copy", ref="before").is_success
+    fork = plane.driver(name="copy")
+
+    early = actions.run("promote_streaming_job", job="copy", check_only=True)
+    client.wait(client.trigger_checkpoint("copy"), SECONDS)
+    checked = actions.run("promote_streaming_job", job="copy", check_only=True)
+    ended = actions.run("promote_streaming_job", job="copy")
+    again = actions.run("promote_streaming_job", again=ended, from_failure=False, job="copy")
+
+    assert not early.is_success
+    assert "it has completed no checkpoint since it was restored" in early.description
+    assert (checked.is_success, checked.metadata["step"]) == (True, "ready")
+    assert ended.is_success, ended.description
+    assert (parent.ended.is_set(), fork.ended.is_set()) == (True, False)
+    assert (ended.metadata["parent"], ended.metadata["label"]) == ("flights", "promoted-copy")
+    assert "coordctl stop copy --savepoint" in ended.metadata["way_back"]
+    assert again.has_said("had already taken the place of job flights")
+    [stop] = client.commands("flights", kind=CommandKind.STOP_WITH_SAVEPOINT)
+    assert stop.requested_by == f"dagster:run:{ended.run}"
+
+
+def test_what_is_no_fork_is_not_promoted(plane: Plane, actions: Actions) -> None:
+    driver = plane.driver()
+
+    ended = actions.run("promote_streaming_job")
+
+    assert "job 'flights' cannot be promoted: it is not a fork" in ended.description
+    assert ended.metadata["error"] == "NotPromotable"
+    assert not driver.ended.is_set()

@@ -11,11 +11,13 @@ import dagster as dg
 from pydantic import Field, create_model
 
 from coord_control.ids import MAX_LABEL
+from coord_control.launch.promotion import MAX_BACKLOG, READY_SECONDS
 
 __all__ = [
     "ActionConfig",
     "AskConfig",
     "ForkConfig",
+    "PromoteConfig",
     "RefConfig",
     "RestoreConfig",
     "SendConfig",
@@ -133,6 +135,23 @@ class ForkConfig(ActionConfig):
     allow_missing_input: _AllowMissing = False
     verify: _Verify = True
     force: _Force = False
+
+
+class PromoteConfig(ActionConfig):
+    timeout_seconds: Annotated[float, Field(gt=0, description="Seconds that the fork may take to be ready.")] = (
+        READY_SECONDS
+    )
+    max_backlog: int = Field(
+        default=MAX_BACKLOG,
+        ge=0,
+        description="Records that may wait for a query that the parent has too, unless about as many wait for that.",
+    )
+    check_only: bool = Field(default=False, description="Only look at the fork, once; change nothing.")
+    parent: str | None = Field(
+        default=None,
+        description="The job that is to stop. Needed only if the control database does not know what the fork was "
+        "restored from.",
+    )
 
 
 class SendConfig(ActionConfig):

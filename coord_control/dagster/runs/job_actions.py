@@ -36,6 +36,7 @@ from coord_control.dagster.runs.action_configs import (
     ActionConfig,
     AskConfig,
     ForkConfig,
+    PromoteConfig,
     RefConfig,
     RestoreConfig,
     SendConfig,
@@ -47,6 +48,7 @@ from coord_control.dagster.runs.action_configs import (
 from coord_control.dagster.runs.driver_start import start_job
 from coord_control.dagster.runs.idempotency import attempt_key
 from coord_control.dagster.runs.job_run import follow
+from coord_control.dagster.runs.promote_run import promote
 from coord_control.dagster.runs.restore_run import check_only, restore
 from coord_control.dagster.runs.upgrade_run import upgrade
 from coord_control.dagster.spec import StartSpec, StreamingJobSpec
@@ -166,6 +168,11 @@ def fork(asking: Asking, config: ForkConfig) -> Metadata:
     shown = _restored(asking, config, config.as_name)
     asking.tell(f"start a driver with a job named {config.as_name} and the same root: it resumes from there")
     return shown
+
+
+def promote_streaming_job(asking: Asking, config: PromoteConfig) -> Metadata:
+    """``promote_streaming_job``."""
+    return promote(asking.context, asking.client, asking.job, config)
 
 
 def send_event(asking: Asking, config: SendConfig) -> Metadata:
@@ -352,6 +359,13 @@ ACTIONS: Final[tuple[Action[Any], ...]] = (
         ForkConfig,
         fork,
         "Fork a new streaming job from a checkpoint or savepoint. The original job is not affected.",
+    ),
+    Action(
+        "promote_streaming_job",
+        PromoteConfig,
+        promote_streaming_job,
+        "Let a fork take the place of the job that it was forked from, which stops with a savepoint. Waits until the "
+        "fork is ready: it runs, has completed a checkpoint, and is about as far as its parent.",
     ),
     SEND_EVENT,
     SET_LIVE,
