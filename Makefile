@@ -112,7 +112,7 @@ nightly: setup simulate mutations compat azurite ## all that takes long: simulat
 	@$(SPARK_ENV) $(BIN)/python -m tests.jvm
 	@$(SPARK_ENV) $(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
-pictures: setup ## the pictures of the documentation, from what the tests of the pages see
+pictures: airflow setup ## the pictures of the documentation, from what the tests of the pages see
 	@$(SPARK_ENV) $(BIN)/python -m tests.jvm
 	@$(SPARK_ENV) $(BIN)/python -m scripts.pictures
 

@@ -37,7 +37,7 @@ table { border-collapse: collapse; } td, th { padding: 1px 10px 1px 0; text-alig
 
 
 def queries(panel: Mapping[str, Any], choices: Mapping[str, str]) -> list[str]:
-    """Return the queries of a panel for somebody who has chosen these values of the dashboard's variables."""
+    """Return the queries of a panel for these values of the dashboard's variables."""
     found = []
     for target in panel.get("targets", ()):
         expr: str = target["expr"]
