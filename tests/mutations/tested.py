@@ -33,6 +33,7 @@ from tests.mutations.savepoint_mutations import SAVEPOINT_MUTATIONS
 from tests.mutations.sending_mutations import SENDING_MUTATIONS
 from tests.mutations.sink_mutations import SINK_MUTATIONS
 from tests.mutations.storage_mutations import STORAGE_MUTATIONS
+from tests.mutations.supervision_mutations import SUPERVISION_MUTATIONS
 from tests.mutations.wake_mutations import TESTED_WAKE_MUTATIONS
 from tests.patience import SECONDS
 
@@ -62,6 +63,7 @@ TESTED_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
     *SAVEPOINT_MUTATIONS,
     *STORAGE_MUTATIONS,
     *SENDING_MUTATIONS,
+    *SUPERVISION_MUTATIONS,
     *TESTED_REQUEST_MUTATIONS,
     *TESTED_LIVE_MUTATIONS,
     *TESTED_WAKE_MUTATIONS,
