@@ -137,7 +137,7 @@ class Finish:
 
     exit_code: int
     why: str
-    is_clean: bool  #: the driver has ended as it should
+    is_clean: bool  #: the last driver had begun its jobs, and has ended as it should
 
 
 Action = StartDriver | RestartDriver | RestartOnRequest | Terminate | Kill | Finish
@@ -165,6 +165,7 @@ class Supervision:
         self._restarts = 0  # since the last stable run
         self._requested_start: float | None = None  # the last start on request
         self._stop: StopRequested | None = None
+        self._failed: DriverEnded | None = None  # after which a driver is to be started again
 
     def begin(self, now: float) -> Action:
         """Start the first driver."""
@@ -181,6 +182,7 @@ class Supervision:
         self._stop = request
         if self.phase is Phase.WAITING:
             why = f"{_signal_name(request.signum)} while no driver was running"
+            why += "" if self._failed is None else f"; the last one ended with {self._failed}"
             return self._finish(128 + request.signum, why, is_clean=False)
         self.phase, self.deadline = Phase.STOPPING, now + self.policy.grace
         return Terminate(request.signum)
@@ -200,7 +202,7 @@ class Supervision:
         if self._stop is not None:
             return self._stopped(ended, self._stop)
         if ended.returncode == ExitCode.FINISHED:
-            return self._finish(ExitCode.FINISHED, "the job is finished", is_clean=True)
+            return self._finish(ExitCode.FINISHED, "the job is finished", is_clean=bool(ended.jobs))
         if ended.returncode in NO_RESTART:
             why = f"the driver ended with {ended}; a restart would not help"
             return self._finish(ended.exit_code, why, is_clean=False)
@@ -216,6 +218,7 @@ class Supervision:
     def _restart(self, ended: DriverEnded, now: float) -> Action:
         doublings = min(self._restarts, _MAX_DOUBLINGS)
         delay = min(self.policy.backoff_max, self.policy.backoff_initial * 2.0**doublings)
+        self._failed = ended
         self._restarts += 1
         self.phase, self.deadline = Phase.WAITING, now + delay
         return RestartDriver(ended, self._restarts, delay)
@@ -230,7 +233,8 @@ class Supervision:
     def _stopped(self, ended: DriverEnded, request: StopRequested) -> Action:
         terminated = ended.returncode == -signal.SIGTERM  # the interpreter had not installed its handler yet
         if ended.returncode in _CLEAN_STOP or terminated:
-            return self._finish(128 + request.signum, f"stopped on {_signal_name(request.signum)}", is_clean=True)
+            why = f"stopped on {_signal_name(request.signum)}"
+            return self._finish(128 + request.signum, why, is_clean=bool(ended.jobs))
         why = f"the driver ended with {ended} while it was being stopped"
         return self._finish(ended.exit_code, why, is_clean=False)
 
@@ -272,7 +276,7 @@ class Inbox(Protocol):
 
 
 class Reports(Protocol):
-    """Tells those that wait for a driver why there is none."""
+    """Records why the jobs of a supervisor have no driver."""
 
     def ended(self, jobs: Sequence[StartedJob]) -> None:
         """Note the jobs of a driver that has ended."""
@@ -317,7 +321,7 @@ def _execute(action: Action, driver: DriverHandle, policy: Policy, reports: Repo
             return _start(driver)
         case RestartDriver(ended, number, delay):
             _log.warning("the driver ended with %s; restart %d in %.3g s", ended, number, delay)
-            if not ended.jobs:  # otherwise they have said it themselves
+            if not ended.jobs:  # a job that has started reports its end
                 reports.not_started(f"its driver does not start: {ended}", is_final=False)
         case RestartOnRequest(delay):
             _log.info("the driver requested a restart; starting it in %.3g s", delay)

@@ -149,8 +149,8 @@ def run(
     such module, no Java); coordctl exits with the same code. After all other codes the driver is restarted. If coordctl
     is asked to stop, it exits with 143 (SIGTERM) or 130 (SIGINT), or with 137 if it had to kill the driver.
 
-    A restore is applied once: a driver that is restarted, or run again with the same REF, resumes where the job stands.
-    To go back to the same checkpoint again, use coordctl restore.
+    A restore is applied once: a driver that is restarted, or run again with the same REF, resumes where the job stands,
+    also if a label means another savepoint by then. To go back to the same checkpoint again, use coordctl restore.
 
     With --detach coordctl runs in the background, in its own session, prints how to watch and stop the job, and waits
     until the job runs. If the driver fails for good meanwhile, it shows the end of the log and exits with that code.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -26,7 +27,7 @@ _LAST_SECONDS: Final = 10.0
 
 
 class JobReports:
-    """What one supervisor reports."""
+    """Reports the jobs of one supervisor."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, StartedJob] = {}
@@ -43,8 +44,9 @@ class JobReports:
         ]
         for thread in threads:
             thread.start()
+        deadline = time.monotonic() + _LAST_SECONDS
         for thread in threads if is_final else ():
-            thread.join(_LAST_SECONDS)
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _report(job: StartedJob, reason: str, is_final: bool) -> None:

@@ -113,7 +113,9 @@ class Kubernetes:
         status = jobs[-1].get("status", {})
         if status.get("succeeded") or status.get("failed"):  # its pods may have been removed
             return True
-        states = [each.get("state", {}) for pod in self._pods_of(jobs[-1]) for each in _container_statuses(pod)]
+        name = driver_of(self._template)["name"]
+        statuses = [each for pod in self._pods_of(jobs[-1]) for each in _container_statuses(pod)]
+        states = [each.get("state", {}) for each in statuses if each["name"] == name]
         return any("running" in state or "terminated" in state for state in states)
 
     def is_alive(self, slot: str) -> bool:
@@ -138,10 +140,10 @@ class Kubernetes:
                 return ""
             where = {"name": pods[-1]["metadata"]["name"], "container": driver_of(self._template)["name"]}
             read = self._core.read_namespaced_pod_log
-            answer = self._ask("read a log", read, 404, **where, tail_lines=lines, _preload_content=False)
+            content = self._ask("read a log", _content_of(read), 404, **where, tail_lines=lines)
         except LaunchFailed:
             return ""
-        return "" if answer is None else str(answer.data.decode(errors="replace"))
+        return "" if content is None else str(content.decode(errors="replace"))
 
     def _launch_of(self, job: dict[str, Any]) -> Launch:
         name, marks = job["metadata"]["name"], job["metadata"]["annotations"]
@@ -166,8 +168,8 @@ class Kubernetes:
 
     def _pods(self, selector: str) -> list[dict[str, Any]]:
         read = self._core.list_namespaced_pod
-        answer = self._ask("list pods", read, label_selector=selector, _preload_content=False)
-        pods: list[dict[str, Any]] = json.loads(answer.data)["items"]
+        content = self._ask("list pods", _content_of(read), label_selector=selector)
+        pods: list[dict[str, Any]] = json.loads(content)["items"]
         return pods
 
     def _delete(self, job: dict[str, Any]) -> None:
@@ -197,6 +199,16 @@ class Kubernetes:
         if status == 404:
             return f"Create the namespace, or correct it in {self._path}"
         return f"Correct {self._path}" if status in (400, 422) else "Repeat this later"
+
+
+def _content_of(method: Callable[..., Any]) -> Callable[..., bytes]:
+    """Return a method that reads the whole answer: also the connection may break meanwhile."""
+
+    def read(**arguments: Any) -> bytes:
+        content: bytes = method(**arguments, _preload_content=False).data
+        return content
+
+    return read
 
 
 def _number(job: dict[str, Any]) -> int:

@@ -32,7 +32,7 @@ from coord_control.durable.files.filesystem import join
 from coord_control.durable.job_folder.generations import newest_claim
 from coord_control.durable.job_folder.restore_log import RestoreRecord, newest_restore, standing_restores
 from coord_control.durable.job_folder.upgrade_record import Program, read_upgrade
-from coord_control.errors import CommandFailed, JobNotFound, NotPromotable
+from coord_control.errors import CommandFailed, JobNotFound, JobNotRunning, NotPromotable
 from coord_control.ids import MAX_LABEL
 from coord_control.launch.promotion_check import Readiness, is_expected, readiness_of
 from coord_control.launch.supervisors import supervisor_of
@@ -142,7 +142,7 @@ def promote_fork(
 
     Args:
         storage: gives the storage of a path.
-        parent: the name of the parent in the control database, where the fork's restore does not tell.
+        parent: the name of the parent in the control database, if the fork's restore does not tell.
         ready_seconds: how long to wait for the fork to be ready.
         max_backlog: how many records may wait for a query that the parent has too.
         check_only: look at the fork once, and change nothing.
@@ -150,8 +150,8 @@ def promote_fork(
 
     Raises:
         JobNotFound: the control database does not know the fork.
-        NotPromotable: it is no fork, it or its parent does not run or is being upgraded, it was not ready in time, or
-            the savepoint failed; in each case the parent was not stopped by this.
+        NotPromotable: it is not a fork, it or its parent does not run or is being upgraded, it was not ready in time,
+            or the savepoint failed; in each case the parent was not stopped by this.
         DatabaseError, StoreUnavailable: for now; the same call continues.
     """
     found = client.job(fork)
@@ -218,17 +218,22 @@ class _Place:
         Raises:
             NotPromotable: it is not, in this time.
         """
-        deadline, quiet_until = time.monotonic() + seconds, 0.0
-        while (ready := self.look()).problems:
-            now, text = time.monotonic(), "; ".join(ready.problems)
-            if now >= deadline:
+        before, begun, quiet_until = self._client.job(self.fork), time.monotonic(), 0.0
+        while True:
+            problems, now = self.look().problems, time.monotonic()
+            # A driver that has just died counts as alive until its lease is over: another heartbeat is needed.
+            is_heard = self._client.job(self.fork).heartbeat_at > before.heartbeat_at
+            if is_heard and not problems:
+                return
+            if now >= begun + (seconds if problems else max(seconds, before.lease_seconds)):
+                text = "; ".join(problems or ["its driver sends no heartbeats"])
                 after = f" after {seconds:g} s" if seconds else ""
                 way_out = f"job {self.parent} runs on, nothing was changed; repeat this later, or give it more time"
                 raise NotPromotable(self.fork, f"it is not ready{after}: {text}", way_out, retry=True)
-            if now >= quiet_until:
-                tell(f"job {self.fork} is not ready: {text}")
+            if problems and now >= quiet_until:
+                tell(f"job {self.fork} is not ready: {'; '.join(problems)}")
                 quiet_until = now + _LINE_SECONDS
-            time.sleep(min(_LOOK_SECONDS, deadline - now))
+            time.sleep(_LOOK_SECONDS)
 
     def program(self) -> Program | None:
         """Return what runs the parent, or None if that is another machine's, or not under ``coordctl run``."""
@@ -239,13 +244,20 @@ class _Place:
         return None if supervisor is None else supervisor.program
 
     def stop(self, number: int) -> CommandRecord:
-        """Request the stop of the parent; the same number finds the same command."""
+        """Request the stop of the parent; the same number finds the same command.
+
+        Raises:
+            NotPromotable: the parent does not run any more.
+        """
         taken = {each.label for each in self._client.savepoints(self.parent)}
         label, again = f"promoted-{self.fork}"[:MAX_LABEL], 2
         while label in taken:  # the savepoint of an earlier promotion, which was taken back
             suffix = f"-{again}"
             label, again = f"promoted-{self.fork}"[: MAX_LABEL - len(suffix)] + suffix, again + 1
-        return self._client.stop_with_savepoint(self.parent, label=label, key=f"promote-{self.fork}-{number}")
+        try:
+            return self._client.stop_with_savepoint(self.parent, label=label, key=f"promote-{self.fork}-{number}")
+        except JobNotRunning as failed:
+            raise self._not_stopped(failed) from failed
 
     def stopped(
         self, command: CommandRecord, tell: Callable[[str], None], program: Program | None, *, is_repeated: bool = False
@@ -257,10 +269,8 @@ class _Place:
         """
         try:
             result = self._client.wait(command, on_progress=ProgressLines(tell))
-        except CommandFailed as failed:
-            runs = "runs on" if is_expected(self._client.job(self.parent)) else "does not run any more"
-            problem = f"its parent {self.parent} was not stopped with a savepoint: {failed}"
-            raise NotPromotable(self.fork, problem, f"job {self.parent} {runs}; repeat this", retry=True) from failed
+        except (CommandFailed, JobNotRunning) as failed:
+            raise self._not_stopped(failed) from failed
         assert isinstance(result, StopResult), "it is the result of this command"
         assert result.savepoint is not None, "it stops after one"
         now = self._judged(self._client.job(self.fork), self._ended())
@@ -275,6 +285,11 @@ class _Place:
             unknown=now.unknown,
             way_back=(f"coordctl stop {self.fork} --savepoint", _start_again(program, result.savepoint.path)),
         )
+
+    def _not_stopped(self, failed: Exception) -> NotPromotable:
+        runs = "runs on" if is_expected(self._client.job(self.parent)) else "does not run any more"
+        problem = f"its parent {self.parent} was not stopped with a savepoint: {failed}"
+        return NotPromotable(self.fork, problem, f"job {self.parent} {runs}; repeat this", retry=True)
 
     def _ended(self) -> JobRecord:
         """Return the parent once its driver has reported its end, or after some time."""

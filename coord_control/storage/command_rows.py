@@ -28,8 +28,9 @@ from coord_control.storage.records import (
 
 __all__ = [
     "DATABASE",
+    "NEED_DRIVER",
     "conclude",
-    "fail_restarts",
+    "fail_claimed",
     "fulfil_restarts",
     "least_id",
     "new_id",
@@ -42,6 +43,14 @@ __all__ = [
 ]
 
 
+#: What has no meaning without a driver.
+NEED_DRIVER: Final = (
+    CommandKind.ASK,
+    CommandKind.GET_LIVE,
+    CommandKind.RESTART,
+    CommandKind.STOP,
+    CommandKind.STOP_WITH_SAVEPOINT,
+)
 #: The actor of outcomes that no user or driver caused.
 DATABASE: Final = "control database"
 
@@ -127,11 +136,16 @@ def refuse_pending(transaction: Transaction, job: Row[Any]) -> None:
         conclude(transaction, row, refusal, is_pending, DATABASE)
 
 
-def fail_restarts(transaction: Transaction, job: Row[Any]) -> None:
-    """Let the restarts fail that have ended ``job`` and wait for its next driver, which does not start."""
+def fail_claimed(transaction: Transaction, job: Row[Any]) -> None:
+    """Fail what a driver of ``job`` had claimed and only the next one, which does not start, could finish.
+
+    What leaves a trace on the storage (checkpoints, restores, live values, events) has the outcome that a later driver
+    finds there.
+    """
+    is_claimed = and_(_commands.job_id == job.id, _commands.state == CommandState.CLAIMED)
     failure = Outcome(state=CommandState.FAILED, error=not_running(job))
-    for row in transaction.execute(selected().where(_is_restarting(job))).all():
-        conclude(transaction, row, failure, _is_restarting(job), DATABASE)
+    for row in transaction.execute(selected().where(is_claimed, _commands.kind.in_(NEED_DRIVER))).all():
+        conclude(transaction, row, failure, is_claimed, DATABASE)
 
 
 def tell_restarts(transaction: Transaction, job: Row[Any], message: str) -> None:
@@ -157,6 +171,7 @@ def fulfil_restarts(transaction: Transaction, job: int, generation: int, seconds
         _commands.kind == CommandKind.RESTART,
         _commands.state == CommandState.PENDING,
         _commands.requested_at <= transaction.now - timedelta(seconds=seconds),
+        _commands.expires_at > transaction.now,
     )
     values = {"state": CommandState.CLAIMED, "generation": generation, "claimed_at": transaction.now}
     transaction.execute(update(tables.commands).where(*is_older).values(values))

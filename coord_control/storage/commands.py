@@ -31,7 +31,9 @@ from coord_control.errors import CommandNotCancellable, CommandNotFound, KeyReus
 from coord_control.storage import tables
 from coord_control.storage.command_rows import (
     DATABASE,
+    NEED_DRIVER,
     conclude,
+    fail_claimed,
     new_id,
     not_running,
     record,
@@ -112,16 +114,18 @@ class Commands:
         with self._database.reading() as transaction:
             row = self._row(transaction, command)
             # By the database's clock, because the client's may differ.
-            is_due = row.state == CommandState.PENDING and (
-                row.expires_at <= transaction.now or is_overdue(_job(transaction, row.job_id), transaction.now)
-            )
+            is_due = row.state == CommandState.PENDING and row.expires_at <= transaction.now
+            if row.state == CommandState.PENDING or (row.state == CommandState.CLAIMED and row.kind in NEED_DRIVER):
+                is_due = is_due or is_overdue(_job(transaction, row.job_id), transaction.now)
         if not is_due:
             return record(row)
         with self._database.transaction() as transaction:
-            _expire(transaction, row.job_id)
             job = _job(transaction, row.job_id, is_locked=True)
+            _expire(transaction, row.job_id)
             if is_overdue(job, transaction.now):  # a driver may have registered meanwhile
                 refuse_pending(transaction, job)
+                if job.ended_at is not None:  # otherwise it may run, and only the database was away
+                    fail_claimed(transaction, job)
         return self.get(command)
 
     def of_key(self, job: str, key: str) -> CommandRecord | None:

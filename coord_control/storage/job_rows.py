@@ -57,14 +57,9 @@ def restarting(row: Row[Any], now: datetime) -> bool:
     """Return whether a supervisor is restarting the driver of a job's row.
 
     True if the driver died, failed, or ended to be restarted, a moment ago."""
-    if not row.is_supervised or alive(row, now):
+    if not driver_expected(row) or alive(row, now) or row.state == JobState.STOPPING:
         return False
-    if row.state in _DIED:
-        since = row.heartbeat_at + timedelta(seconds=row.lease_seconds)
-    elif row.state == JobState.FAILED or row.end_reason == ENDED_TO_RESTART:
-        since = row.ended_at
-    else:
-        return False
+    since = row.heartbeat_at + timedelta(seconds=row.lease_seconds) if row.state in _DIED else row.ended_at
     return bool(since + _RESTART >= now)
 
 

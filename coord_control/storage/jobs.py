@@ -17,7 +17,7 @@ from sqlalchemy import Row, delete, select, update
 
 from coord_control.errors import GenerationSuperseded, JobNotFound, JobStillAlive
 from coord_control.storage import tables
-from coord_control.storage.command_rows import fail_restarts, fulfil_restarts, refuse_pending, tell_restarts
+from coord_control.storage.command_rows import fail_claimed, fulfil_restarts, refuse_pending, tell_restarts
 from coord_control.storage.database import Database, Transaction
 from coord_control.storage.job_rows import (
     alive,
@@ -140,17 +140,18 @@ class Jobs:
             raise GenerationSuperseded(name, generation, newest, holder)
 
     def driver_not_started(self, name: str, generation: int, reason: str, *, is_final: bool) -> None:
-        """Record what the supervisor of a job says: the job has failed, because its next driver does not start.
+        """Record the supervisor's report that a job has failed, because its next driver does not start.
 
         Nothing is written if there is no such job, if a newer driver has registered, or if the job was to end.
 
         Args:
             generation: the last driver that has run the job; its process is gone.
-            is_final: the supervisor has ended too: what waits for the next driver is refused, and a restart has failed.
+            is_final: the supervisor has ended too: what waits for the next driver is refused, or has failed.
                 Otherwise the restart only shows the reason.
         """
         with self._database.transaction() as transaction:
-            jobs = select(tables.jobs).where(tables.jobs.c.name == name, tables.jobs.c.generation == generation)
+            # A lower one: the last driver could not reach the database.
+            jobs = select(tables.jobs).where(tables.jobs.c.name == name, tables.jobs.c.generation <= generation)
             row = transaction.execute(jobs.with_for_update(key_share=True)).one_or_none()
             if row is None or not driver_expected(row):
                 return
@@ -160,7 +161,7 @@ class Jobs:
             if is_final:
                 row = transaction.execute(jobs).one()
                 refuse_pending(transaction, row)
-                fail_restarts(transaction, row)
+                fail_claimed(transaction, row)
             else:
                 tell_restarts(transaction, row, reason)
 

@@ -225,8 +225,8 @@ RESTORE_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
         Mutation(
             "apply a label or `latest` again when it means another checkpoint",
             prepared_restore.applied_restore,
-            "if is_same or ref in (restore.ref, restore.path):",
-            "if is_same:",
+            "or (ref == restore.ref and (restore.by_program or ref == LATEST)):",
+            ":",
         ),
         _RESTORING,
     ),

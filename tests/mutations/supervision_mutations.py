@@ -10,7 +10,6 @@ from typing import Final
 from coord_control import supervisor
 from coord_control.durable.job_folder.generations import Claim
 from coord_control.launch.upgrade_execution import UpgradeExecution
-from coord_control.spark.process.bootstrap import _Stopper
 from coord_control.storage import command_rows, job_rows, jobs
 from coord_control.storage.commands import Commands
 from coord_control.storage.jobs import Jobs
@@ -45,7 +44,7 @@ SUPERVISION_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
         Mutation(
             "leave the restart waiting when its supervisor has ended",
             Jobs.driver_not_started,
-            "fail_restarts(transaction, row)",
+            "fail_claimed(transaction, row)",
             "pass",
         ),
         _COMMANDS,
@@ -72,8 +71,8 @@ SUPERVISION_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
         Mutation(
             "let a client wait for a supervisor that does not come back",
             Commands.look,
-            "row.expires_at <= transaction.now or",
-            "row.expires_at <= transaction.now and",
+            "is_due = is_due or is_overdue(",
+            "is_due = is_due and is_overdue(",
         ),
         _COMMANDS,
     ),
@@ -103,14 +102,5 @@ SUPERVISION_MUTATIONS: Final[tuple[tuple[Mutation, str], ...]] = (
             "False",
         ),
         "tests/unit/launch/test_upgrade_execution.py",
-    ),
-    (
-        Mutation(
-            "forget a request to stop that the script has ignored",
-            _Stopper.handle,
-            "if is_first:",
-            "if is_first and has_jobs:",
-        ),
-        "tests/acceptance/test_coordctl_run_stops.py::test_a_job_that_starts_after_the_request_was_ignored_is_stopped",
     ),
 )

@@ -20,6 +20,7 @@ from coord_control.errors import (
     RecordRefused,
 )
 from coord_control.storage import tables
+from coord_control.storage.command_rows import NEED_DRIVER
 from coord_control.storage.database import Database
 from coord_control.storage.records import ENDED_TO_RESTART, CommandError, CommandKind, CommandState, JobState, Outcome
 from coord_control.storage.store import ControlStore
@@ -148,19 +149,21 @@ def test_a_supervisor_that_does_not_come_back_is_not_waited_for(
 
 
 @pytest.mark.parametrize("end", [_died, _failed, _asked_for_a_restart])
+@pytest.mark.parametrize("is_seen", [True, False])
 def test_what_waits_for_a_supervisor_that_does_not_come_back_is_refused(
-    store: ControlStore, end: Callable[[ControlStore], None]
+    store: ControlStore, end: Callable[[ControlStore], None], is_seen: bool
 ) -> None:
     """Fault: a restore waited for ten minutes, and was carried out by a driver that was started by hand meanwhile."""
     register(store, is_supervised=True)
     end(store)
-    seen, unseen = (store.commands.submit(request(CommandKind.RESTORE, key=str(key))).id for key in range(2))
-    assert store.commands.look(seen).state is CommandState.PENDING
+    waits = store.commands.submit(request(CommandKind.RESTORE)).id
+    assert store.commands.look(waits).state is CommandState.PENDING
     _pass(store, 181)
-    assert store.commands.look(seen).state is CommandState.REFUSED
+    if is_seen:
+        assert store.commands.look(waits).state is CommandState.REFUSED
 
     register(store, generation=2)
-    found = store.commands.get(unseen)
+    found = store.commands.get(waits)
     assert (found.state, found.error and found.error.code) == (CommandState.REFUSED, "JOB_NOT_RUNNING")
     assert store.commands.claim(JOB, 2) == ()
 
@@ -197,29 +200,64 @@ def test_what_waits_when_a_job_ends_is_refused_with_it(
     assert (found.state, found.error and found.error.code) == (CommandState.REFUSED, "JOB_NOT_RUNNING")
 
 
-def _restart(store: ControlStore, generation: int = 1) -> str:
-    command = store.commands.submit(request(CommandKind.RESTART)).id
-    store.commands.claim(JOB, generation)
+def _claimed(store: ControlStore, kind: CommandKind) -> str:
+    command = store.commands.submit(request(kind)).id
+    store.commands.claim(JOB, 1)
+    return command
+
+
+def _restart(store: ControlStore) -> str:
+    command = _claimed(store, CommandKind.RESTART)
     _asked_for_a_restart(store)
     return command
 
 
-def test_a_supervisor_that_ends_lets_the_restart_fail_and_what_waits(store: ControlStore) -> None:
+@pytest.mark.parametrize("kind", list(NEED_DRIVER))
+@pytest.mark.parametrize("generation", [1, 2])  # the second driver has not reached the database
+def test_a_supervisor_that_ends_fails_what_needs_a_driver_and_refuses_what_waits(
+    store: ControlStore, kind: CommandKind, generation: int
+) -> None:
     """Fault: a restart to a program with a syntax error waited for as long as its caller, and nothing said why."""
     register(store, is_supervised=True)
-    restart = _restart(store)
+    claimed = _claimed(store, kind)
+    _asked_for_a_restart(store)
     waits = store.commands.submit(request()).id
-    store.jobs.driver_not_started(JOB, 1, "exit code 78: SyntaxError", is_final=True)
+    store.jobs.driver_not_started(JOB, generation, "exit code 78: SyntaxError", is_final=True)
 
     job = store.jobs.get(JOB)
     assert (job.state, job.end_reason) == (JobState.FAILED, "exit code 78: SyntaxError")
     assert (job.is_supervised, job.is_restarting, job.dead_since) == (False, False, job.ended_at)
-    ended = {store.commands.get(each).state: store.commands.get(each).error for each in (restart, waits)}
+    ended = {store.commands.get(each).state: store.commands.get(each).error for each in (claimed, waits)}
     assert set(ended) == {CommandState.FAILED, CommandState.REFUSED}
     for error in ended.values():
         assert error is not None
         assert error.code == "JOB_NOT_RUNNING"
         assert "SyntaxError" in error.message
+
+
+@pytest.mark.parametrize("kind", [CommandKind.TRIGGER_SAVEPOINT, CommandKind.RESTORE, CommandKind.SET_LIVE])
+def test_what_leaves_a_trace_on_the_storage_has_the_outcome_that_a_later_driver_finds(
+    store: ControlStore, kind: CommandKind
+) -> None:
+    register(store, is_supervised=True)
+    claimed = _claimed(store, kind)
+    store.jobs.driver_not_started(JOB, 1, "exit code 78: SyntaxError", is_final=True)
+
+    assert store.commands.get(claimed).state is CommandState.CLAIMED
+
+
+@pytest.mark.parametrize(("end", "state"), [(_asked_for_a_restart, CommandState.FAILED), (_died, CommandState.CLAIMED)])
+def test_a_restart_whose_supervisor_was_killed_in_between_fails_after_three_minutes(
+    store: ControlStore, end: Callable[[ControlStore], None], state: CommandState
+) -> None:
+    """Not if only the heartbeats are missing: the job may run, without its database."""
+    register(store, is_supervised=True)
+    restart = _claimed(store, CommandKind.RESTART)
+    end(store)
+    assert store.commands.look(restart).state is CommandState.CLAIMED
+    _pass(store, 181)
+
+    assert store.commands.look(restart).state is state
 
 
 @pytest.mark.parametrize("end", [_died, _failed, _asked_for_a_restart, lambda store: None])

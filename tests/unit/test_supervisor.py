@@ -376,11 +376,25 @@ def test_a_stop_while_no_driver_runs_is_reported() -> None:
     rig.request_stop(5.5)
     rig.run(Policy())
 
-    assert rig.reports.texts[-1] == ("coordctl run has ended: SIGTERM while no driver was running", True)
+    why = "SIGTERM while no driver was running; the last one ended with exit code 1: ValueError: boom"
+    assert rig.reports.texts[-1] == (f"coordctl run has ended: {why}", True)
 
 
 def test_a_job_that_ends_as_it_should_is_not_reported() -> None:
-    for rig in (SupervisorRig(Life(5.0, DriverEnded(0))), SupervisorRig(Life(after_term=1.0))):
+    stopped = DriverEnded(ExitCode.STOPPED, None, (_JOB,))
+    for rig in (
+        SupervisorRig(Life(5.0, DriverEnded(0, None, (_JOB,)))),
+        SupervisorRig(Life(after_term=1.0, end_after_term=stopped)),
+    ):
         rig.request_stop(6.0)
         rig.run(Policy())
         assert rig.reports.texts == []
+
+
+@pytest.mark.parametrize("end", [DriverEnded(143), DriverEnded(-signal.SIGTERM), DriverEnded(0)], ids=str)
+def test_a_stop_before_the_next_driver_has_begun_its_jobs_is_reported(end: DriverEnded) -> None:
+    rig = SupervisorRig(Life(9.0, DriverEnded(76, None, (_JOB,))), Life(after_term=1.0, end_after_term=end))
+    rig.request_stop(12.0)
+    rig.run(Policy())
+
+    assert rig.reports.texts == [("coordctl run has ended: stopped on SIGTERM", True)]

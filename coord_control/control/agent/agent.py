@@ -83,7 +83,7 @@ _CLOSE_SECONDS: Final = 5.0
 _BUSY_SECONDS: Final = 0.1
 _CLAIMED_AT_ONCE: Final = 50
 _FENCED_SECONDS: Final = 5.0
-#: What a job answers that has ended.
+#: Errors of a job that has ended.
 _OVER: Final = (JobClosed, Fenced)
 
 

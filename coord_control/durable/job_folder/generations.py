@@ -180,11 +180,11 @@ class Claim:
             return
 
     def is_released(self, generation: Generation) -> bool:
-        """Say whether nothing of an earlier driver runs any more, as it said; False also for one long forgotten."""
+        """Return whether an earlier driver has recorded that nothing of it runs; False also for one long forgotten."""
         return self._files.exists(_released_path(self._folder, generation))
 
     def has_ended_cleanly(self, generation: Generation) -> bool:
-        """Say whether the driver of an earlier generation ended in good order; False also for one long forgotten."""
+        """Return whether an earlier driver has recorded that it ended in good order; False for one long forgotten."""
         try:
             return self._files.read(_released_path(self._folder, generation)) != _FENCED
         except FileNotFoundError:

@@ -61,6 +61,7 @@ class RestoreRecord(pydantic.BaseModel):
         ref: what was asked for.
         key: the idempotency key of the request, if it had one.
         generation: whose work it is.
+        by_program: the driver of the job has done it when it started, because its program, or its user, asked for it.
         committed_at: for people; by the clock of the machine that did it.
         allow_missing_input: files that a source was to read again could be gone.
         roll_back_sinks: the sinks of these lineages are set back before a query starts.
@@ -83,6 +84,7 @@ class RestoreRecord(pydantic.BaseModel):
     generation: Generation
     committed_at: datetime.datetime
     is_fork: bool = False
+    by_program: bool = False
     allow_missing_input: bool = False
     roll_back_sinks: bool = False
     queries: dict[str, str]

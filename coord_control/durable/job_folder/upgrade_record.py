@@ -37,7 +37,7 @@ class UpgradeStep(enum.StrEnum):
     REFUSED = "refused"  #: the new program does not fit; the old one runs on
     NOT_STOPPED = "not_stopped"  #: the savepoint failed; the old program runs on
     ROLLED_BACK = "rolled_back"  #: the old program runs from the savepoint
-    LEFT = "left"  #: the upgrade has failed, or was abandoned, and everything was left as it is, as requested
+    LEFT = "left"  #: it has failed or was abandoned, or something else has run the job; everything was left as it is
     STUCK = "stuck"  #: the rollback failed too; the job needs the user
 
 

@@ -48,7 +48,7 @@ from coord_control.durable.job_folder.restore_log import (
 from coord_control.durable.restore.lineage_builder import LineageBuilder
 from coord_control.durable.restore.shuffle_partitions import Repartition, repartition_lineages
 from coord_control.errors import RestoreRefused
-from coord_control.ids import Generation, QueryName
+from coord_control.ids import LATEST, Generation, QueryName
 
 __all__ = [
     "PreparedRestore",
@@ -114,16 +114,17 @@ def applied_restore(files: Files, job_folder: str, ref: str, source: CheckpointS
     """Find the restore that has done what is asked for; then the job resumes, wherever it was set to since.
 
     Every driver of a job is started with the same ``restore_from``, so it must not compete with restores that were
-    requested later. What was asked for has been done if ``ref`` was the same: ``latest`` means another checkpoint with
-    every new one, a label may be given to another one, and a driver that is restarted must not go back to that. It has
-    also been done if the checkpoint was the same: its path, number and time of completion.
+    requested later. What was asked for has been done if the checkpoint was the same: its path, number and time of
+    completion. It has also been done if a driver has done it and ``ref`` was the same: a label may be given to another
+    checkpoint, and a driver that is restarted must not go back to that. For ``latest`` a command may have done it.
 
     Args:
         source: None if the checkpoint is gone, as retention may remove it after the restore.
     """
     for restore in standing_restores(files, job_folder):
         is_same = source is not None and is_restore_of(restore, source)
-        if is_same or ref in (restore.ref, restore.path):
+        is_source_gone = source is None and ref in (restore.ref, restore.path)
+        if is_same or is_source_gone or (ref == restore.ref and (restore.by_program or ref == LATEST)):
             return restore
     return None
 
@@ -149,6 +150,7 @@ def prepare_restore(
     ref: str,
     key: str | None = None,
     is_fork: bool,
+    by_program: bool = False,
     allow_non_restored_state: bool = False,
     allow_missing_input: bool = False,
     roll_back_sinks: bool = False,
@@ -163,6 +165,7 @@ def prepare_restore(
         ref: how the checkpoint was asked for.
         key: the idempotency key of the request, if it has one.
         is_fork: give the queries new ids.
+        by_program: for the record.
         allow_non_restored_state: let operators come and go when the queries start.
         allow_missing_input: what was allowed by the check, for the record.
         roll_back_sinks: let the driver that starts the queries set their sinks back before.
@@ -199,6 +202,7 @@ def prepare_restore(
         generation=generation,
         committed_at=datetime.datetime.now(datetime.UTC),
         is_fork=is_fork,
+        by_program=by_program,
         allow_missing_input=allow_missing_input,
         roll_back_sinks=roll_back_sinks,
         queries={query: names[query] for query in source.metadata.queries},

@@ -97,7 +97,7 @@ class ControlPlane:
         self._agent.close(
             JobState.ENDED if error is None else JobState.FAILED,
             _end_reason(error),
-            is_clean=_is_released(claim),
+            is_clean=_has_ended_cleanly(claim),
             is_fenced=isinstance(error, Fenced),
             is_final=error is not None and (not _is_supervised() or exit_code_of(error) in NO_RESTART),
         )
@@ -120,8 +120,8 @@ def _end_reason(error: Exception | None) -> str:
     return str(error) if isinstance(error, CoordControlError) else f"{type(error).__name__}: {error}"
 
 
-def _is_released(claim: Claim) -> bool:
+def _has_ended_cleanly(claim: Claim) -> bool:
     try:
-        return claim.is_released(claim.generation)
+        return claim.has_ended_cleanly(claim.generation)
     except CoordControlError:
         return False

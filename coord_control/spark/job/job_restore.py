@@ -144,6 +144,7 @@ class JobRestore(PendingRestore):
                 verify_claim=verify,
                 ref=request.ref,
                 is_fork=self.metadata.job != self.job,
+                by_program=True,
                 allow_non_restored_state=request.allow_non_restored_state,
                 allow_missing_input=request.allow_missing_input,
                 roll_back_sinks=request.roll_back_sinks,

@@ -176,7 +176,7 @@ def _one_line(text: str) -> str:
     """Return the first line, and the last: a text with a traceback ends with the real reason."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or [""]
     line = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
-    return line[:_REPORT_CHARACTERS]
+    return line[:_REPORT_CHARACTERS].encode(errors="replace").decode()  # names of files may contain lone surrogates
 
 
 if __name__ == "__main__":

@@ -198,10 +198,12 @@ def test_the_same_checkpoint_is_applied_once(files: MemoryFiles) -> None:
     assert applied_restore(files, JOB, SAVEPOINT, source)
     assert applied_restore(files, JOB, "before-the-upgrade", source)
     other = put_checkpoint(files, "/savepoints/two")
-    assert applied_restore(files, JOB, other.path, other) is None
-    assert applied_restore(files, JOB, SAVEPOINT, other), "a name that means another one now"
+    assert applied_restore(files, JOB, "before-the-upgrade", other) is None, "it was restored by a command"
     assert applied_restore(files, JOB, LATEST, other) is None
-    assert applied_restore(files, JOB, SAVEPOINT, put_checkpoint(files, SAVEPOINT, checkpoint=8)), "another one there"
+    assert applied_restore(files, JOB, SAVEPOINT, put_checkpoint(files, SAVEPOINT, checkpoint=8)) is None
+    prepared(files, source, ref="nightly", by_program=True).commit()
+    assert applied_restore(files, JOB, "nightly", other), "the driver must not go back at its next start"
+    assert applied_restore(files, JOB, "weekly", other) is None
     # Asked for again it would name a newer one each time.
     prepared(files, source, ref=LATEST).commit()
     assert applied_restore(files, JOB, LATEST, other)

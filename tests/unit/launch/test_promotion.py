@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,19 @@ def test_the_parent_stops_with_a_savepoint_and_the_fork_stays(world: World) -> N
     [stop] = world.stops()
     assert (stop.id, stop.key, stop.requested_by) == (done.command, f"promote-{_FORK}-1", "ada")
     assert [each.actor for each in world.client.audit("flights") if each.subject == stop.id][-1] == "ada"
+
+
+def test_a_fork_whose_driver_sends_no_more_heartbeats_is_not_ready(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fault: a fork whose driver had been killed a moment ago was promoted, and nothing ran."""
+    world.fork()
+    killed, find = replace(world.client.job(_FORK), lease_seconds=0.5), world.client.job
+    monkeypatch.setattr(world.client, "job", lambda name: killed if name == _FORK else find(name))
+
+    refused = world.refused()
+    assert "its driver sends no heartbeats" in str(refused)
+    assert refused.retry
 
 
 def test_a_promoted_fork_is_promoted_once(world: World) -> None:

@@ -51,7 +51,14 @@ def test_a_name_that_means_another_checkpoint_now_is_not_restored_again(
     first = put_checkpoint(files, f"{root}/saved")
     verify, job = (lambda: None), f"{root}/flights"
     prepare_restore(
-        files, job, first, generation=Generation(4), verify_claim=verify, ref=first.path, is_fork=False
+        files,
+        job,
+        first,
+        generation=Generation(4),
+        verify_claim=verify,
+        ref=first.path,
+        is_fork=False,
+        by_program=True,
     ).commit()
     put_checkpoint(files, first.path, checkpoint=8)
     with caplog.at_level(logging.WARNING, "coord_control.job"):
