@@ -17,7 +17,7 @@ from tests.mutations.mutation import Mutation
 
 __all__ = ["SUPERVISION_MUTATIONS"]
 
-_COMMANDS: Final = "tests/storage/test_commands.py"
+_COMMANDS: Final = "tests/storage/test_missing_driver.py"
 _SUPERVISOR: Final = "tests/unit/test_supervisor.py"
 
 #: Each with the tests that catch it.
