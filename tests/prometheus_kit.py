@@ -138,7 +138,7 @@ def _panel_queries(job: str) -> Iterator[tuple[str, str]]:
 
 
 def draw(server: Prometheus, name: str, job: str, rows: int) -> str:
-    """Draw the first rows of a dashboard of deploy/grafana, as somebody sees them who looks at a job."""
+    """Draw the first rows of a dashboard of deploy/grafana for one job."""
     dashboard = json.loads((DEPLOY / "grafana" / name).read_text(encoding="utf-8"))
     choices = {each: value or job for each, value in _CHOICES[name].items()}
     return drawing(dashboard, server.ever, choices, rows)

@@ -36,7 +36,7 @@ def test_the_lineage_of_fifty_jobs_has_a_group_for_each(tmp_path: Path) -> None:
         expect(groups).to_be_visible()
         expect(person.page.get_by_text("fetching statuses")).to_have_count(0)
         shown = [name for name in person.page.locator("body").inner_text().split() if name.startswith("stream_")]
-        listed = shown[: len(set(shown))]  # beside the graph, where each is once
+        listed = shown[: len(set(shown))]  # in the list, where each is once
         assert listed == sorted(listed)
         assert len(listed) > 20, "as many as the window holds"
         person.screen.shoot("61-lineage-of-fifty-jobs")

@@ -43,7 +43,7 @@ class Life:
 
 
 class Reported:
-    """What is told to those that wait for a driver."""
+    """What is reported of jobs without a driver."""
 
     def __init__(self) -> None:
         self.jobs: list[StartedJob] = []

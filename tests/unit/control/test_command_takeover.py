@@ -75,7 +75,7 @@ def test_a_stop_that_killed_its_driver_ends_this_job_as_well(tmp_path: Path) -> 
 
 
 def test_a_stop_whose_driver_was_fenced_off_ends_the_job_of_the_newer_one(tmp_path: Path) -> None:
-    """Fault: the fenced driver counted as having ended in good order: its stop was given up, and the job ran."""
+    """Fault: the fenced driver counted as having ended in good order: its stop was dropped, and the job ran."""
     first = ScriptedDriver(tmp_path)
     first.claim.release(is_fenced=True)
     second = ScriptedDriver(tmp_path)

@@ -90,7 +90,7 @@ class World:
         return SimpleNamespace(id=key)
 
     def command(self, key: str) -> Any:
-        return SimpleNamespace(generation=1)  # that claimed the stop, whoever asks again
+        return SimpleNamespace(generation=1)  # that claimed the stop, also for a repeated request
 
     def wait(self, command: Any) -> CheckpointResult | StopResult:
         key = command if isinstance(command, str) else command.id
